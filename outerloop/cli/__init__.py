@@ -1,0 +1,1 @@
+"""Click commands: parse, call one function, render. No decisions are taken here."""

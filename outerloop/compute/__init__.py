@@ -1,0 +1,1 @@
+"""The Compute protocol and its backends: slurm (command line) and local (submitit)."""

@@ -1,0 +1,1 @@
+"""advance(run), submit, wake, tick: the only place where the parts meet."""

@@ -1,0 +1,1 @@
+"""Evidence to attempt verdicts, intent to job: values, or park, or fail."""

@@ -1,0 +1,1 @@
+"""PURE. Strategy menu, estimators, and verdicts with their arithmetic."""

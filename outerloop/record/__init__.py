@@ -1,0 +1,1 @@
+"""Postgres: tables, transactions, leases with fencing, the append-only ledger."""

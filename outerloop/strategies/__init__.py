@@ -1,0 +1,1 @@
+"""PURE. StrategyPlan to LaunchSpec compilers."""

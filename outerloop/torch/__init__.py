@@ -1,0 +1,1 @@
+"""The helper that a training script imports. torch is imported inside functions only."""
