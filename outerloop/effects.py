@@ -1,0 +1,84 @@
+"""Every effect on the outside world has a name, and a process can be killed or paused just before or after it.
+
+Covered: the registry of effect names, the `effect` context manager, and the fault that `OUTERLOOP_FAULT` arms.
+Not covered: what an effect does. Standard library only, because jobs and controllers both import it.
+
+A fault is written `before:NAME:kill`, `after:NAME:kill`, or with `stop` for SIGSTOP; a trailing `:N` means the
+N-th time that the point is reached (default 1). A test enumerates `EFFECTS`, and another one walks the syntax
+trees of the effectful rooms and fails when an effect is not inside `with effect(...)`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["EFFECTS", "effect"]
+
+FAULT_VARIABLE = "OUTERLOOP_FAULT"
+
+EFFECTS: dict[str, str] = {
+    "mirror.fetch": "the target's commits are fetched into the bare mirror",
+    "mirror.pin": "a ref pins a commit of a run in the mirror",
+    "run.request": "runs/<id>/request.json is linked into place",
+    "run.event": "runs/<id>/events/<seq>.json is linked into place",
+    "run.marker": "a doorbell marker is touched in a run's folder",
+    "champion.link": "champions/<key>/<seq>.json is linked into place: the compare-and-set",
+    "inbox.write": "a request is left in the inbox for the tick",
+    "inbox.remove": "an imported request is removed from the inbox",
+    "slot.spec": "a slot's spec.json is linked into place",
+    "slot.pin": "accepted is linked: the slot's value is decided",
+    "slot.retry": "a retry grant is linked into a slot",
+    "attempt.prepare": "an attempt's folder, attempt.json and job.sh are written",
+    "attempt.submitted": "submitted.json is written after the cluster accepted a job",
+    "attempt.settled": "settled.json is linked: how an attempt ended and why",
+    "compute.submit": "a measuring job is handed to the cluster",
+    "compute.wake": "a wake job is handed to the cluster",
+    "compute.cancel": "the cluster is asked to cancel jobs",
+    "tx.enqueue": "a run, its request and its first state are committed",
+    "tx.lease": "a run's lease is taken",
+    "tx.release": "a run's lease is given back",
+    "tx.fold": "events found on disk are folded into the record",
+    "tx.plan": "measures and slots that a run needs are committed",
+    "tx.intent": "an attempt's intent is committed",
+    "tx.outcome": "the outcome of a submission is committed",
+    "tx.observe": "what the queue and the files showed is committed",
+    "tx.park": "a run is parked with what it waits for",
+    "tx.wake": "a wake job's row is committed",
+    "tx.end": "a run's verdict is committed",
+    "tx.block": "a run is blocked with its reason",
+    "tx.operator": "an operator's cancel or retry is committed",
+    "tx.tick": "the tick's heartbeat and housekeeping are committed",
+    "tx.collect": "garbage collection is committed",
+    "gc.trash": "a folder is renamed into the trash",
+    "gc.delete": "old trash is deleted",
+}
+"""Name of each effect -> what has happened when it is done."""
+
+_reached: dict[str, int] = {}
+
+
+def _point(place: str, name: str) -> None:
+    armed = os.environ.get(FAULT_VARIABLE)
+    if not armed:
+        return
+    parts = armed.split(":")
+    if parts[:2] != [place, name]:
+        return
+    key = f"{place}:{name}"
+    _reached[key] = _reached.get(key, 0) + 1
+    if _reached[key] != (int(parts[3]) if len(parts) > 3 else 1):
+        return
+    os.kill(os.getpid(), signal.SIGSTOP if len(parts) > 2 and parts[2] == "stop" else signal.SIGKILL)
+
+
+@contextmanager
+def effect(name: str) -> Iterator[None]:
+    """Mark the enclosed lines as the effect `name`. Raises KeyError for a name that is not in `EFFECTS`."""
+    if name not in EFFECTS:
+        raise KeyError(f"effect {name!r} is not registered in outerloop.effects.EFFECTS")
+    _point("before", name)
+    yield
+    _point("after", name)
