@@ -1,0 +1,5 @@
+"""Break paragraphs into lines."""
+
+from fold.lines import fold
+
+__all__ = ["fold"]

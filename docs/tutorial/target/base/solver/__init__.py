@@ -1,0 +1,1 @@
+"""The solvers: what a candidate is meant to improve."""
