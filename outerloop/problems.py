@@ -42,7 +42,9 @@ class Problem:
     def text(self, source: str) -> str:
         """One line: `source:line: key: message`."""
         place = f"{source}:{self.line}" if self.line else source
-        return f"{place}: {self.name}: {self.message}" if self.key else f"{place}: {self.message}"
+        text = f"{place}: {self.name}: {self.message}" if self.key else f"{place}: {self.message}"
+        # names in an untrusted file must not steer the terminal that shows them
+        return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
 def dotted(key: Key) -> str:

@@ -278,8 +278,8 @@ class LaneSettings(_Section):
             memory_flag = info.data.get("memory_flag", "none")
             if _meant(name, _MEMORY_OPTIONS) and memory_flag != "none":
                 raise ValueError(
-                    f'{option} asks for memory a second time beside memory_flag = "{memory_flag}", and Slurm refuses two;'
-                    ' remove it, or set memory_flag = "none"'
+                    f'{option} asks for memory a second time beside memory_flag = "{memory_flag}";'
+                    ' Slurm refuses that. Remove it, or set memory_flag = "none"'
                 )
             gpu_flag = info.data.get("gpu_flag", "none")
             if _meant(name, _GPU_OPTIONS) and gpu_flag != "none":

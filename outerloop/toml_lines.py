@@ -275,7 +275,7 @@ class _Scanner:
                 break
             end += 3
             # up to two more quotes may belong to the text, just before the closing three
-            while self.text.startswith(quote, end) and end - self.at < len(self.text):
+            while self.text.startswith(quote, end):
                 end += 1
             self.step(end - self.at)
             return
