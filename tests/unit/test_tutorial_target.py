@@ -15,13 +15,14 @@ import runpy
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from outerloop.contract import CONTRACT_FILE, parse_contract
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial"
 BASE = TUTORIAL / "target" / "base"
@@ -208,16 +209,17 @@ def test_no_tour_is_shorter_than_the_one_tree_bound(tsplib: ModuleType, name: st
 def test_the_contract_declares_what_the_benchmarks_print(
     trees: dict[str, Path], scores: dict[str, list[dict[str, float]]]
 ) -> None:
-    contract = tomllib.loads((trees["main"] / ".outerloop.toml").read_text())
-    tsp, knapsack = contract["benchmarks"]
-    assert {tsp["metric"], *(guard["metric"] for guard in tsp["guards"])} <= set(scores["main"][0])
-    assert knapsack["metric"] in last_json(run(trees["main"], "-m", "bench.knapsack"))
-    for benchmark in (tsp, knapsack):
-        for command in (benchmark["command"], benchmark.get("score", "python3 -m bench.score")):
-            program, flag, module, *_ = command.split()
-            assert (program, flag) == ("python3", "-m")
-            assert (trees["main"] / f"{module.replace('.', '/')}.py").is_file()
-    assert set(contract["scope"]["shared"]) <= set(contract["scope"]["allowed"])
+    contract = parse_contract((trees["main"] / CONTRACT_FILE).read_bytes())
+    tsp, knapsack = contract.benchmarks
+    assert {tsp.metric, *(guard.metric for guard in tsp.guards)} <= set(scores["main"][0])
+    assert knapsack.metric in last_json(run(trees["main"], "-m", "bench.knapsack"))
+    assert (tsp.seed_env, tsp.deterministic) == ("TSP_SEED", False)
+    assert (knapsack.seed_env, knapsack.deterministic) == ("", True)
+    assert tsp.outputs == ("out/tours.json",)
+    for command in (tsp.command, tsp.score, knapsack.command):
+        program, flag, module, *_ = command.split()
+        assert (program, flag) == ("python3", "-m")
+        assert (trees["main"] / f"{module.replace('.', '/')}.py").is_file()
 
 
 @pytest.mark.parametrize("seed", ["", "0", "-1", "1.5", "one"])
@@ -288,12 +290,15 @@ def test_nothing_changes_nothing(trees: dict[str, Path], scores: dict[str, list[
 
 
 def test_only_break_sibling_makes_the_sibling_worse(trees: dict[str, Path]) -> None:
+    contract = parse_contract((trees["main"] / CONTRACT_FILE).read_bytes())
     base = run(trees["main"], "-m", "bench.knapsack")
     value = last_json(base)["value_ratio"]
     assert value <= 1.0
     assert run(trees["improve"], "-m", "bench.knapsack").stdout == base.stdout
-    # a loss above the 2 % that the contract forgives a candidate with a gain
-    assert last_json(run(trees["break-sibling"], "-m", "bench.knapsack"))["value_ratio"] < (1 - 0.02) * value
+    (knapsack,) = [b for b in contract.benchmarks if b.name == "knapsack"]
+    assert knapsack.regression is not None
+    forgiven = float(knapsack.regression.max)
+    assert last_json(run(trees["break-sibling"], "-m", "bench.knapsack"))["value_ratio"] < (1 - forgiven) * value
 
 
 def test_the_base_lets_descents_end_by_themselves(trees: dict[str, Path], tmp_path: Path) -> None:
@@ -321,6 +326,7 @@ def test_crash_raises_and_leaves_no_tours(trees: dict[str, Path]) -> None:
 
 def test_each_candidate_touches_what_the_tutorial_says(trees: dict[str, Path]) -> None:
     repository = trees["main"].parent / "repository"
+    scope = parse_contract((trees["main"] / CONTRACT_FILE).read_bytes()).scope
     touched = {
         branch: git(repository, "diff-tree", "-r", "--name-only", "main", branch).split() for branch in BRANCHES[1:]
     }
@@ -331,6 +337,9 @@ def test_each_candidate_touches_what_the_tutorial_says(trees: dict[str, Path]) -
         "crash": ["solver/tsp.py"],
         "out-of-scope": ["bench/score.py", "solver/tsp.py"],
     }
+    outside = {branch for branch, paths in touched.items() if not all(map(scope.permits, paths))}
+    concerns_siblings = {branch for branch, paths in touched.items() if any(map(scope.is_shared, paths))}
+    assert (outside, concerns_siblings) == ({"out-of-scope"}, {"break-sibling"})
 
 
 def test_the_out_of_scope_score_would_have_flattered(
