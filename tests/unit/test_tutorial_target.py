@@ -398,6 +398,10 @@ def test_leftovers_of_a_benchmark_do_not_get_into_the_repository(tmp_path: Path)
         target["build"](tmp_path / "built", source)
     assert not (tmp_path / "built").exists()
     (source / "commits/1-one/message.txt").write_text("one")
+    (source / "commits/one").mkdir()
+    with pytest.raises(Exception, match="not a folder named ORDER-BRANCH"):
+        target["build"](tmp_path / "built", source)
+    (source / "commits/one").rmdir()
     target["build"](tmp_path / "built", source)
     assert git(tmp_path / "built", "ls-tree", "-r", "--name-only", "one").split() == ["a.py"]
 

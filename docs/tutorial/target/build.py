@@ -11,6 +11,7 @@ dates and modes are fixed, and neither the user's git configuration nor HOME is 
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +23,10 @@ COMMITS = "commits"
 MESSAGE = "message.txt"
 BASE_MESSAGE = "The target as it is"
 MAIN = "main"
-LEFTOVERS = {"__pycache__", "out"}
-"""Folders that running a benchmark in place leaves behind."""
+LEFTOVERS = {"__pycache__", "out", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".DS_Store"}
+"""What running a benchmark or a tool in place leaves behind."""
+
+OVERLAY_NAME = re.compile(r"(?P<order>[0-9]+)-(?P<branch>[a-z0-9][a-z0-9-]*)")
 
 IDENTITY = "Ada Tutor <ada@example.org>"
 FIRST_COMMIT = 1_767_225_600
@@ -59,9 +62,7 @@ def import_stream(source: Path) -> tuple[bytes, list[str]]:
         raise BuildError(f"{source / BASE} holds no file")
     parts = [_commit(MAIN, BASE_MESSAGE, FIRST_COMMIT, base, parent=None)]
     branches = [MAIN]
-    overlays = sorted((source / COMMITS).iterdir(), key=lambda folder: int(folder.name.partition("-")[0]))
-    for order, overlay in enumerate(overlays, 1):
-        branch = overlay.name.partition("-")[2]
+    for order, (branch, overlay) in enumerate(_overlays(source / COMMITS), 1):
         files = _files(overlay)
         message = files.pop(MESSAGE, None)
         if message is None:
@@ -70,6 +71,19 @@ def import_stream(source: Path) -> tuple[bytes, list[str]]:
         parts.append(_commit(branch, message.decode().strip(), when, files, parent=MAIN))
         branches.append(branch)
     return b"".join(parts), branches
+
+
+def _overlays(folder: Path) -> list[tuple[str, Path]]:
+    """(branch, its folder) in the declared order."""
+    found: list[tuple[int, str, Path]] = []
+    for overlay in folder.iterdir() if folder.is_dir() else ():
+        if overlay.name in LEFTOVERS:
+            continue
+        name = OVERLAY_NAME.fullmatch(overlay.name)
+        if name is None or not overlay.is_dir():
+            raise BuildError(f"{overlay} is not a folder named ORDER-BRANCH, such as 1-improve")
+        found.append((int(name["order"]), name["branch"], overlay))
+    return [(branch, overlay) for _, branch, overlay in sorted(found)]
 
 
 def _files(folder: Path) -> dict[str, bytes]:
