@@ -1,0 +1,284 @@
+"""git, run so that nothing of the caller's surroundings leaks in: the researcher's clone and our bare mirror.
+
+Covered: resolving revisions, sealing a working tree, pinning commits in the mirror, reading blobs, diffs between
+trees, subset trees for environments. Not covered: what a diff means (scope.py). Only plumbing commands are used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from outerloop.effects import effect
+
+__all__ = ["Change", "GitError", "Mirror", "Repository"]
+
+GIT_TIMEOUT_SECONDS = 600
+_OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+LFS_POINTER = "version https://git-lfs.github.com/spec/"
+
+
+class GitError(Exception):
+    """git refused; the text says what was asked and what it answered."""
+
+
+def _environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    keep = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    keep.update(
+        {"LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_CONFIG_NOSYSTEM": "1"}
+    )
+    keep.update(extra or {})
+    return keep
+
+
+def _git(
+    arguments: Sequence[str],
+    *,
+    folder: Path,
+    extra: Mapping[str, str] | None = None,
+    data: bytes | None = None,
+    check: bool = True,
+) -> subprocess.CompletedProcess[bytes]:
+    program = shutil.which("git")
+    if program is None:
+        raise GitError("git is not installed or not in PATH")
+    # safe.directory: a shared mirror or a clone of another account is read on purpose, with hooks switched off.
+    command = [program, "-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=_environment(extra),
+            input=data,
+            stdin=subprocess.DEVNULL if data is None else None,
+            capture_output=True,
+            timeout=GIT_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise GitError(f"git {arguments[0]} did not end within {GIT_TIMEOUT_SECONDS} s in {folder}") from error
+    except OSError as error:
+        raise GitError(f"git could not be run in {folder}: {error}") from error
+    if check and done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        raise GitError(f"git {arguments[0]} in {folder}: {said}")
+    return done
+
+
+def _text(done: subprocess.CompletedProcess[bytes]) -> str:
+    return done.stdout.decode(errors="surrogateescape").strip()
+
+
+@dataclass(frozen=True)
+class Change:
+    """One path that differs between two trees. Modes are git's ("100644", "120000" link, "160000" gitlink)."""
+
+    path: str
+    old_mode: str
+    new_mode: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The researcher's clone. It is read; the only thing ever written are loose objects of a sealed working tree."""
+
+    top: Path
+
+    @classmethod
+    def open(cls, path: Path) -> Repository:
+        """The repository around `path`. Raises GitError when there is none, or when it is shallow."""
+        if not path.is_dir():
+            raise GitError(f"{path} is not a folder")
+        done = _git(["rev-parse", "--show-toplevel", "--is-shallow-repository"], folder=path, check=False)
+        if done.returncode != 0:
+            raise GitError(f"{path} is not inside a git repository with a working tree")
+        top, shallow = _text(done).splitlines()[:2]
+        if shallow == "true":
+            raise GitError(
+                f"{top} is a shallow clone, so its history cannot be identified: run `git fetch --unshallow`"
+            )
+        return cls(Path(top))
+
+    def commit(self, revision: str) -> str:
+        """Full id of the commit that `revision` names. Raises GitError with near names when there is none."""
+        done = _git(
+            ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"],
+            folder=self.top,
+            check=False,
+        )
+        found = _text(done)
+        if done.returncode != 0 or not _OBJECT.fullmatch(found):
+            raise GitError(f"{self.top} has no commit {revision!r}{self._near(revision)}")
+        return found
+
+    def _near(self, revision: str) -> str:
+        import difflib
+
+        refs = _text(_git(["for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"], folder=self.top))
+        near = difflib.get_close_matches(revision, refs.split(), n=1)
+        return f"; did you mean {near[0]}?" if near else ""
+
+    def tree(self, commit: str) -> str:
+        return _text(_git(["rev-parse", "--verify", f"{commit}^{{tree}}"], folder=self.top))
+
+    def subject(self, commit: str) -> str:
+        return _text(_git(["log", "-1", "--format=%s", "--end-of-options", commit], folder=self.top))
+
+    @cached_property
+    def identity(self) -> str:
+        """Name of the target, the same in every clone: the folder's name and the oldest root commit."""
+        roots = _text(_git(["rev-list", "--max-parents=0", "HEAD"], folder=self.top)).split()
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", self._name()).strip("-.") or "target"
+        return f"{name[:40]}-{min(roots)[:12]}"
+
+    def _name(self) -> str:
+        origin = _text(_git(["config", "--get", "remote.origin.url"], folder=self.top, check=False))
+        tail = re.split(r"[/:]", origin.rstrip("/"))[-1] if origin else self.top.name
+        return tail.removesuffix(".git") or self.top.name
+
+    def default_branch(self) -> str:
+        """The branch that a first climb starts from: origin's HEAD, else main, master, or the one checked out."""
+        done = _git(["symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD"], folder=self.top, check=False)
+        if done.returncode == 0 and _text(done):
+            return _text(done)
+        for name in ("main", "master"):
+            if (
+                _git(
+                    ["rev-parse", "--verify", "--quiet", f"refs/heads/{name}"], folder=self.top, check=False
+                ).returncode
+                == 0
+            ):
+                return name
+        return "HEAD"
+
+    def seal_worktree(self) -> str:
+        """A commit of the working tree as it is (ignored files left out); index, branch and HEAD stay untouched."""
+        head = self.commit("HEAD")
+        with tempfile.TemporaryDirectory(prefix="outerloop-seal-") as scratch:
+            extra = {
+                "GIT_INDEX_FILE": str(Path(scratch) / "index"),
+                "GIT_AUTHOR_NAME": "outerloop",
+                "GIT_AUTHOR_EMAIL": "outerloop@localhost",
+                "GIT_COMMITTER_NAME": "outerloop",
+                "GIT_COMMITTER_EMAIL": "outerloop@localhost",
+                # One tree is one commit: sealing the same state twice gives the same id.
+                "GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z",
+                "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
+            }
+            _git(["read-tree", head], folder=self.top, extra=extra)
+            _git(["add", "--all", "--", "."], folder=self.top, extra=extra)
+            tree = _text(_git(["write-tree"], folder=self.top, extra=extra))
+            if tree == self.tree(head):
+                return head
+            message = f"working tree on top of {head[:12]}"
+            return _text(_git(["commit-tree", tree, "-p", head, "-m", message], folder=self.top, extra=extra))
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The bare repository that keeps the commits that runs name, pinned by refs, whatever becomes of the clone."""
+
+    path: Path
+
+    def ensure(self) -> None:
+        """Create the mirror if there is none. Two processes at once are fine."""
+        if (self.path / "HEAD").is_file():
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with effect("mirror.fetch"):
+            _git(["init", "--quiet", "--bare", str(self.path)], folder=self.path.parent)
+            for key, value in {"gc.auto": "0", "receive.autogc": "false", "core.sharedRepository": "false"}.items():
+                _git(["config", key, value], folder=self.path)
+
+    def pin(self, repository: Repository, refs: Mapping[str, str]) -> None:
+        """Bring commits over and pin them: `refs` maps a name below refs/outerloop/ to a commit."""
+        self.ensure()
+        specs = [f"{commit}:refs/outerloop/{name}" for name, commit in sorted(refs.items())]
+        with effect("mirror.pin"):
+            _git(["push", "--quiet", "--force", "--no-verify", str(self.path), *specs], folder=repository.top)
+
+    def has(self, commit: str) -> bool:
+        return _git(["cat-file", "-e", f"{commit}^{{commit}}"], folder=self.path, check=False).returncode == 0
+
+    def tree(self, commit: str) -> str:
+        return _text(_git(["rev-parse", "--verify", f"{commit}^{{tree}}"], folder=self.path))
+
+    def blob(self, tree: str, path: str, *, limit: int) -> bytes | None:
+        """Content of a file in a tree; None when it is absent. Raises GitError above `limit` bytes."""
+        entry = self._entry(tree, path)
+        if entry is None:
+            return None
+        _mode, kind, name = entry
+        if kind != "blob":
+            raise GitError(f"{path} is a {kind}, not a file")
+        size = int(_text(_git(["cat-file", "-s", name], folder=self.path)))
+        if size > limit:
+            raise GitError(f"{path} has {size} bytes; at most {limit} are read")
+        return _git(["cat-file", "blob", name], folder=self.path).stdout
+
+    def _entry(self, tree: str, path: str) -> tuple[str, str, str] | None:
+        done = _git(["ls-tree", "-z", "--full-tree", tree, "--", path], folder=self.path)
+        for record in done.stdout.split(b"\0"):
+            if record:
+                facts, _, name = record.partition(b"\t")
+                if name.decode(errors="surrogateescape") == path:
+                    mode, kind, oid = facts.decode().split()[:3]
+                    return mode, kind, oid
+        return None
+
+    def changes(self, base_tree: str, candidate_tree: str) -> list[Change]:
+        """Every path that differs, renames taken apart."""
+        done = _git(["diff-tree", "-r", "-z", "--no-renames", base_tree, candidate_tree], folder=self.path)
+        fields = done.stdout.decode(errors="surrogateescape").split("\0")
+        found = []
+        for facts, path in zip(fields[0::2], fields[1::2], strict=False):
+            old_mode, new_mode, _old, _new, status = facts.lstrip(":").split(" ")
+            found.append(Change(path, old_mode, new_mode, status))
+        return found
+
+    def unusable_entries(self, tree: str) -> list[str]:
+        """What a job could not materialise: submodules and Git LFS pointers, each with its reason."""
+        problems = []
+        done = _git(["ls-tree", "-r", "-z", "--full-tree", tree], folder=self.path)
+        for record in done.stdout.decode(errors="surrogateescape").split("\0"):
+            facts, _, path = record.partition("\t")
+            if facts.startswith("160000"):
+                problems.append(f"{path} is a submodule")
+        grep = _git(
+            ["grep", "-l", "-z", "-I", "-F", "--max-depth=-1", "-e", LFS_POINTER, tree], folder=self.path, check=False
+        )
+        for name in grep.stdout.decode(errors="surrogateescape").split("\0"):
+            path = name.partition(":")[2]
+            if path and self._starts_with_pointer(tree, path):
+                problems.append(f"{path} is a Git LFS pointer, its content is not in the repository")
+        return problems
+
+    def _starts_with_pointer(self, tree: str, path: str) -> bool:
+        try:
+            content = self.blob(tree, path, limit=1024)
+        except GitError:
+            return False
+        return content is not None and content.startswith(LFS_POINTER.encode())
+
+    def subset_tree(self, tree: str, paths: Sequence[str]) -> tuple[str, list[str]]:
+        """(a tree with only these files, the paths that are missing). Its id is the hash of their content."""
+        missing, lines = [], []
+        for path in sorted(set(paths)):
+            entry = self._entry(tree, path)
+            if entry is None or entry[1] != "blob":
+                missing.append(path)
+            else:
+                lines.append(f"{entry[0]} {entry[2]}\t{path}\0")
+        with tempfile.TemporaryDirectory(prefix="outerloop-subset-") as scratch:
+            extra = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
+            data = "".join(lines).encode(errors="surrogateescape")
+            _git(["update-index", "-z", "--index-info"], folder=self.path, extra=extra, data=data)
+            return _text(_git(["write-tree"], folder=self.path, extra=extra)), missing

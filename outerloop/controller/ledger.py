@@ -1,0 +1,175 @@
+"""A run's ledger on disk: runs/<id>/events/<seq>.json, each written once, by link, before its transaction commits.
+
+Covered: appending with one winner per number, reading, the shapes of the events, folding them into the record.
+Not covered: deciding what happens (advance.py). The same fold serves a living run and `db rebuild`.
+
+    round    round, base_commit, base_tree, champion_seq, promotable, siblings, replicate_start, pair_seeds,
+             suite_seeds {benchmark: seeds}: what a round of measuring is made of; drawn, so not determined
+    look     round, pairs, llr, lower, upper, mean_gain, sd: one look of a sequential test
+    crown    round, seq: the run goes for champion number `seq`; from here on a cancel comes too late
+    verdict  round, verdict (all numbers), champion_seq (or null)
+    cancel   by, why
+    retry    by, slots
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from outerloop.record.models import Champion, Event, Run
+from outerloop.slots import StateRoot
+from outerloop.slots.files import publish, read_json
+
+__all__ = ["Behind", "Ledger", "LedgerEvent", "crowned", "effective_cancel", "fold_events"]
+
+
+class Behind(Exception):
+    """Somebody else wrote the next event of this run first; read it before doing anything more."""
+
+
+@dataclass(frozen=True)
+class LedgerEvent:
+    """One fact about a run."""
+
+    seq: int
+    kind: str
+    body: dict[str, Any]
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The events of one run."""
+
+    root: StateRoot
+    run_id: str
+
+    def read(self, start: int = 0) -> list[LedgerEvent]:
+        """Events from `start` on, in order, up to the first number that is missing."""
+        events = []
+        seq = start
+        while (event := self._one(seq)) is not None:
+            events.append(event)
+            seq += 1
+        return events
+
+    def _one(self, seq: int) -> LedgerEvent | None:
+        body = read_json(self.root.event(self.run_id, seq))
+        if body is None:
+            return None
+        at = datetime.fromisoformat(str(body.get("at")))
+        return LedgerEvent(seq, str(body.get("kind")), dict(body.get("body") or {}), at)
+
+    def append(self, seq: int, kind: str, body: dict[str, Any]) -> LedgerEvent:
+        """Write event number `seq`. When it was already there with the same kind and round, that one counts (a
+        process that died before its commit wrote it); with another kind, Behind is raised."""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        publish(
+            self.root.event(self.run_id, seq),
+            {"schema": 1, "run": self.run_id, "seq": seq, "kind": kind, "at": at, "body": body},
+            name="run.event",
+        )
+        event = self._one(seq)
+        if event is None:
+            raise Behind(f"run {self.run_id}: event {seq} is not readable yet")
+        if event.kind != kind or event.body.get("round") != body.get("round"):
+            raise Behind(f"run {self.run_id}: event {seq} is a {event.kind}, not a {kind}")
+        return event
+
+
+def crowned(events: Sequence[LedgerEvent]) -> LedgerEvent | None:
+    """The crown event that is in force: the last one with no new round after it."""
+    found = None
+    for event in events:
+        if event.kind == "crown":
+            found = event
+        elif event.kind == "round":
+            found = None
+    return found
+
+
+def effective_cancel(events: Sequence[LedgerEvent]) -> LedgerEvent | None:
+    """The cancel that ended the run, if one did: not after a crown, not after a verdict."""
+    going_for_crown = False
+    for event in events:
+        if event.kind == "verdict":
+            return None
+        if event.kind == "crown":
+            going_for_crown = True
+        elif event.kind == "round":
+            going_for_crown = False
+        elif event.kind == "cancel" and not going_for_crown:
+            return event
+    return None
+
+
+def fold_events(session: Session, run: Run, events: Sequence[LedgerEvent], *, root: StateRoot) -> None:
+    """Bring a run's row up to date with its ledger, from nothing or from where the record stands. Idempotent."""
+    known = session.scalar(select(func.count()).select_from(Event).where(Event.run_id == run.id)) or 0
+    for event in events:
+        if event.seq >= known:
+            session.execute(
+                insert(Event)
+                .values(run_id=run.id, seq=event.seq, kind=event.kind, body=event.body, at=event.at)
+                .on_conflict_do_nothing()
+            )
+    for event in events:
+        if event.kind == "round":
+            run.round = int(event.body["round"])
+            run.base_commit = str(event.body["base_commit"])
+            run.base_tree = str(event.body["base_tree"])
+        elif event.kind == "verdict":
+            _fold_verdict(session, run, event, root)
+    cancel = effective_cancel(events)
+    if cancel is not None and run.verdict is None:
+        _end(run, "cancelled", "operator", str(cancel.body.get("why") or "cancelled"), None, cancel.at)
+    run.updated_at = func.now()
+
+
+def _fold_verdict(session: Session, run: Run, event: LedgerEvent, root: StateRoot) -> None:
+    verdict = event.body["verdict"]
+    _end(run, verdict["outcome"], verdict["reason"], verdict["sentence"], verdict, event.at)
+    seq = event.body.get("champion_seq")
+    if seq is None:
+        return
+    from outerloop.controller.request import champion_key
+
+    body = read_json(root.champion(champion_key(run.target, run.benchmark, run.definition), int(seq)))
+    if body is None or body.get("run") != run.id:
+        return
+    session.execute(
+        insert(Champion)
+        .values(
+            realm_id=run.realm_id,
+            target=run.target,
+            benchmark=run.benchmark,
+            definition=run.definition,
+            seq=int(seq),
+            run_id=run.id,
+            commit=body["commit"],
+            tree=body["tree"],
+            value=str(body["value"]),
+            gain=str(body["gain"]),
+            label=str(body.get("label") or ""),
+            accepted_at=datetime.fromisoformat(body["at"]),
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+def _end(run: Run, outcome: str, reason: str, sentence: str, evidence: dict[str, Any] | None, at: datetime) -> None:
+    run.state = "ended"
+    run.verdict = outcome
+    run.verdict_reason = reason
+    run.sentence = sentence
+    run.evidence = evidence
+    run.state_reason = run.state_detail = ""
+    run.due_at = None
+    run.ended_at = at

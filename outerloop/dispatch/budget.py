@@ -1,0 +1,61 @@
+"""GPU-hour budgets: reserved with the declared limits at intent, settled from the elapsed time.
+
+Covered: what is spent and reserved per target, and the refusal with its numbers. Not covered: runs per week, which
+is checked when a run is submitted (controller).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+from outerloop.record.models import Attempt, Slot
+
+__all__ = ["Budget", "BudgetExceeded", "reserve", "spent_gpu_hours"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits in force for one run: the smaller of the contract's and the deployment's. None is no limit."""
+
+    gpu_hours: float | None = None
+    runs_per_week: int | None = None
+
+
+class BudgetExceeded(Exception):
+    """An attempt would exceed a budget; the text has the numbers."""
+
+    def __init__(self, target: str, limit: float, used: float, asked: float) -> None:
+        self.limit, self.used, self.asked = limit, used, asked
+        super().__init__(
+            f"GPU-hours of {target}: {used:.2f} used or reserved of {limit:g}, this attempt asks {asked:.2f},"
+            f" {max(0.0, limit - used):.2f} remain"
+        )
+
+
+def spent_gpu_hours(session: Session, realm_id: int, target: str) -> float:
+    """GPU-hours used by settled attempts and reserved by live ones."""
+    total = session.scalar(
+        select(func.coalesce(func.sum(func.coalesce(Attempt.gpu_hours_used, Attempt.gpu_hours_reserved)), 0.0))
+        .join(Slot, Slot.id == Attempt.slot_id)
+        .where(Slot.realm_id == realm_id, Slot.target == target, Attempt.gpu_hours_reserved > 0)
+    )
+    return float(total or 0.0)
+
+
+def reserve(session: Session, slot: Slot, minutes: float, budget: Budget) -> float:
+    """GPU-hours that an attempt of this slot reserves. Raises BudgetExceeded when they are not there.
+
+    Two reservations for one target wait for each other, so that together they cannot exceed the limit.
+    """
+    gpus = int(slot.order.get("gpus", 0)) * int(slot.order.get("nodes", 1))
+    asked = gpus * minutes / 60
+    if asked == 0 or budget.gpu_hours is None:
+        return asked
+    session.execute(text("select pg_advisory_xact_lock(hashtext(:t))"), {"t": f"budget:{slot.realm_id}:{slot.target}"})
+    used = spent_gpu_hours(session, slot.realm_id, slot.target)
+    if used + asked > budget.gpu_hours:
+        raise BudgetExceeded(slot.target, budget.gpu_hours, used, asked)
+    return asked

@@ -1,0 +1,115 @@
+"""What the cluster says, asked once per process: one listing, at most one history.
+
+Covered: an `Observation` with the instant it began, and the row that counts for an attempt. Not covered: what
+follows from it (evidence.py, settle.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from outerloop.compute.protocol import Compute, History, JobRow, Listing, NoAnswer, Unavailable
+from outerloop.record.store import Record
+
+__all__ = ["Observation", "Sighting", "observe"]
+
+HISTORY_MARGIN = timedelta(hours=1)
+"""Accounting is asked from this long before the oldest attempt, against clocks that differ."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What one observation says about one job.
+
+    `row` is None when the job is in neither answer. `answered` is False when that absence means nothing.
+    """
+
+    answered: bool
+    listed: bool
+    row: JobRow | None
+
+
+@dataclass
+class Observation:
+    """One listing and, when it was asked for, one history. It says nothing about what happened after `started`."""
+
+    started: datetime
+    listing: Listing | NoAnswer
+    compute: Compute
+    _by_id: dict[str, JobRow] = field(default_factory=dict)
+    _by_name: dict[str, list[JobRow]] = field(default_factory=dict)
+    _history: History | NoAnswer | Unavailable | None = None
+    _history_ids: dict[str, JobRow] = field(default_factory=dict)
+    _history_names: dict[str, list[JobRow]] = field(default_factory=dict)
+    _asked: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.listing, Listing):
+            self._by_id = self.listing.by_id()
+            self._by_name = self.listing.by_name()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the queue answered. Rows that could not be parsed make absence meaningless."""
+        return isinstance(self.listing, Listing) and self.listing.bad_rows == 0
+
+    @property
+    def why_not(self) -> str:
+        if isinstance(self.listing, NoAnswer):
+            return self.listing.why
+        return f"{self.listing.bad_rows} rows of the listing could not be read" if self.listing.bad_rows else ""
+
+    def listed(self, job_id: str) -> JobRow | None:
+        return self._by_id.get(job_id)
+
+    def ask_history(self, since: datetime, ids: Iterable[str], names: Iterable[str]) -> None:
+        """Ask accounting about what the listing lacks, once per observation; later calls are ignored."""
+        wanted_ids, wanted_names = sorted(set(ids)), sorted(set(names))
+        if self._history is not None or not (wanted_ids or wanted_names) or not self.complete:
+            return
+        self._history = self.compute.history((since - HISTORY_MARGIN).timestamp(), wanted_ids, wanted_names)
+        self._asked = {*wanted_ids, *wanted_names}
+        if isinstance(self._history, History):
+            for row in self._history.jobs:
+                self._history_ids[row.job_id] = row
+                self._history_names.setdefault(row.name, []).append(row)
+
+    def job(self, job_id: str, job_name: str) -> Sighting:
+        """What is known of a submitted job, by id; a history row must bear its name too (ids are reused)."""
+        row = self._by_id.get(job_id)
+        if row is not None and (not row.name or row.name == job_name):
+            return Sighting(answered=True, listed=True, row=row)
+        if not self.complete:
+            return Sighting(answered=False, listed=False, row=None)
+        if isinstance(self._history, NoAnswer) or (self._history is not None and job_id not in self._asked):
+            return Sighting(answered=False, listed=False, row=None)
+        past = self._history_ids.get(job_id)
+        if past is not None and past.name and past.name != job_name:
+            past = None
+        # Accounting lags: a job that the controller no longer lists is not alive, whatever accounting still says.
+        if past is not None and not past.state.final:
+            past = None
+        return Sighting(answered=True, listed=False, row=past)
+
+    def named(self, job_name: str) -> Sighting:
+        """What is known of a job of which only the name is certain. The newest of several counts."""
+        rows = self._by_name.get(job_name, [])
+        if rows:
+            return Sighting(answered=True, listed=True, row=_newest(rows))
+        if not self.complete or isinstance(self._history, NoAnswer):
+            return Sighting(answered=False, listed=False, row=None)
+        past = self._history_names.get(job_name, [])
+        return Sighting(answered=True, listed=False, row=_newest(past) if past else None)
+
+
+def _newest(rows: list[JobRow]) -> JobRow:
+    # A live one outranks an ended one: the ended one may be a duplicate that found the claim taken.
+    return max(rows, key=lambda row: (not row.state.final, row.submitted or 0.0))
+
+
+def observe(record: Record, compute: Compute) -> Observation:
+    """Ask the queue now. The database's clock is read first, so that `started` is never too late."""
+    started = record.now()
+    return Observation(started=started, listing=compute.listing(), compute=compute)

@@ -1,0 +1,357 @@
+"""From evidence to the record: adopt, settle and pin, under the slot's row lock.
+
+Covered: folding one observation into the attempts of this realm, and what a decision does to its slot. Not covered:
+the decision itself (evidence.py), submitting (submit.py), what runs do with it (controller).
+
+The same files that decide are published before the transaction commits, so a process that dies in between leaves
+its word on disk, and the next one repeats it instead of deciding anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from outerloop.compute.protocol import JobRow, NoAnswer
+from outerloop.dispatch.context import Context
+from outerloop.dispatch.evidence import Action, Decision, Evidence, ResultFacts, read_evidence
+from outerloop.dispatch.observe import Observation
+from outerloop.effects import effect
+from outerloop.record.models import Attempt, Await, Run, Slot
+from outerloop.slots import Pin, Result, SlotDirectory
+
+__all__ = ["Folded", "apply_decision", "cancel_jobs", "fold_attempts", "live_attempts"]
+
+BACKOFF_CEILING = timedelta(hours=1)
+
+
+@dataclass
+class Folded:
+    """What folding an observation did."""
+
+    runs: set[str] = field(default_factory=set)
+    """Runs that wait for something that ended."""
+    settled: int = 0
+    adopted: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def live_attempts(session: Session, realm_id: int, slot_ids: Iterable[int] | None = None) -> list[Attempt]:
+    """Attempts that are open, oldest first; of the whole realm or of some slots."""
+    query = select(Attempt).where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
+    if slot_ids is not None:
+        query = query.where(Attempt.slot_id.in_(list(slot_ids)))
+    return list(session.scalars(query.order_by(Attempt.id)))
+
+
+def fold_attempts(context: Context, observation: Observation, attempts: list[Attempt], *, files: bool) -> Folded:
+    """Bring the record up to date with what the queue and the slots show of these submitted attempts.
+
+    With `files` every attempt's slot is read; without, only those that the queue shows as changed, ended or gone,
+    which keeps a tick over thousands of quiet jobs cheap.
+    """
+    folded = Folded()
+    submitted = [a for a in attempts if a.state == "submitted" and a.job_id is not None]
+    if not submitted:
+        return folded
+    missing = [a for a in submitted if observation.listed(a.job_id or "") is None]
+    if missing and observation.complete:
+        oldest = min(a.intent_at for a in missing)
+        observation.ask_history(oldest, [a.job_id or "" for a in missing], [a.job_name for a in missing])
+    for attempt in submitted:
+        if files or _changed(attempt, observation):
+            _fold_one(context, observation, attempt.id, folded)
+    return folded
+
+
+def _changed(attempt: Attempt, observation: Observation) -> bool:
+    row = observation.listed(attempt.job_id or "")
+    if row is None:
+        return observation.complete
+    return (
+        row.state.final
+        or row.state.value != attempt.slurm_state
+        or row.reason != attempt.slurm_reason
+        or attempt.absent_at is not None
+    )
+
+
+def _fold_one(context: Context, observation: Observation, attempt_id: int, folded: Folded) -> None:
+    to_cancel: list[str] = []
+    with context.record.transaction("tx.observe") as session:
+        slot_id = session.scalar(select(Attempt.slot_id).where(Attempt.id == attempt_id))
+        slot = session.scalars(select(Slot).where(Slot.id == slot_id).with_for_update()).one()
+        attempt = session.scalars(select(Attempt).where(Attempt.id == attempt_id).with_for_update()).one()
+        if attempt.state != "submitted" or attempt.job_id is None:
+            return
+        directory = context.slot(slot.digest)
+        claim = directory.claim(attempt.n)
+        if claim is not None and claim.job_id != attempt.job_id:
+            folded.notes.append(f"{attempt.job_name}: job {claim.job_id} executes it, not {attempt.job_id}")
+            attempt.job_id = claim.job_id
+        # A listing says nothing about what was submitted after it began.
+        in_time = attempt.submitted_at is None or attempt.submitted_at < observation.started
+        sighting = observation.job(attempt.job_id, attempt.job_name)
+        answered = sighting.answered and (in_time or sighting.row is not None)
+        row = sighting.row if answered else None
+        result = directory.result(attempt.n)
+        facts = _facts(result, slot.kind)
+        if answered:
+            _note_row(attempt, row, observation.started)
+        evidence = Evidence(
+            answered=answered,
+            listed=sighting.listed,
+            state=row.state if row else None,
+            slurm_reason=row.reason if row else "",
+            exit_code=row.exit_code if row else None,
+            elapsed_seconds=_elapsed(row),
+            node=row.node if row else "",
+            cancelled_by=row.cancelled_by if row else "",
+            owner_uid=context.owner_uid,
+            result=facts,
+            claimed=claim is not None,
+            pinned_elsewhere=_pinned_elsewhere(directory, attempt.n),
+            ended_for_seconds=_seconds_since(attempt.absent_at, observation.started),
+            environment=slot.kind == "environment",
+            resumable=bool(slot.order.get("resumable")),
+            progressed=bool(slot.order.get("resumable")) and _progressed(directory, attempt),
+            requeue_marker=(directory.path / "state" / "requeue.json").is_file(),
+            stalled_before=_stalled_before(session, slot.id, attempt.n),
+            suspect_before=_suspect_before(session, slot.id),
+            cancel_reason=attempt.cancel_reason or "",
+            preempt_cancels=bool(slot.order.get("preempt_cancels")),
+            grace_seconds=context.patience.gone if row is None else context.patience.grace,
+            preempt_grace_seconds=context.patience.preempt,
+        )
+        decision = _said_before(directory, attempt.n) or read_evidence(evidence)
+        if decision.action is Action.WAIT and attempt.absent_at is None:
+            attempt.absent_at = observation.started
+        elif decision.action is Action.ALIVE:
+            attempt.absent_at = None
+        if not decision.settles or (decision.action is Action.DONE and result is None):
+            return
+        apply_decision(context, session, slot, attempt, decision, node=evidence.node, result=result)
+        folded.settled += 1
+        waiting = session.scalars(select(Await.run_id).where(Await.attempt_id == attempt.id)).all()
+        folded.runs.update(waiting)
+        session.execute(
+            update(Run).where(Run.id.in_(waiting), Run.state == "waiting").values(due_at=observation.started)
+        )
+        if row is not None and not row.state.final and decision.action in {Action.HOPELESS, Action.INFRASTRUCTURE}:
+            to_cancel.append(attempt.job_id)
+    if to_cancel:
+        cancel_jobs(context, to_cancel)
+
+
+def apply_decision(
+    context: Context,
+    session: Session,
+    slot: Slot,
+    attempt: Attempt,
+    decision: Decision,
+    *,
+    node: str = "",
+    result: Result | None = None,
+) -> None:
+    """Settle an attempt in an open transaction that holds its slot's row lock. Publishes the pin and settled.json."""
+    directory = context.slot(slot.digest)
+    now = session.scalar(select(func.clock_timestamp()))
+    if decision.action is Action.DONE and result is not None:
+        pin = directory.pin(Pin(attempt.n, result.restart))
+        if pin.attempt != attempt.n:
+            decision = Decision(Action.SUPERSEDED, "SUPERSEDED", f"attempt {pin.attempt} holds the value")
+    directory.settle(
+        attempt.n,
+        {
+            "outcome": decision.action.value,
+            "reason": decision.reason,
+            "detail": decision.detail,
+            "state": attempt.slurm_state,
+            "node": node or attempt.node,
+            "job_id": attempt.job_id,
+            "exclude_node": decision.exclude_node,
+        },
+    )
+    settle_row(attempt, decision, now)
+    _settle_budget(attempt, result)
+    change_slot(context, slot, attempt, decision, now=now, node=node or attempt.node, result=result)
+
+
+def settle_row(attempt: Attempt, decision: Decision, now: datetime | None) -> None:
+    """Write a decision into the attempt's row."""
+    attempt.state = "settled"
+    attempt.outcome = decision.action.value
+    attempt.reason = decision.reason
+    attempt.detail = decision.detail
+    attempt.settled_at = now
+    attempt.counted = decision.action in {Action.INFRASTRUCTURE, Action.SUSPECT}
+
+
+def change_slot(
+    context: Context,
+    slot: Slot,
+    attempt: Attempt,
+    decision: Decision,
+    *,
+    now: datetime | None,
+    node: str,
+    result: Result | None,
+) -> None:
+    """What an attempt's end means for its slot. Pure on the rows; used by live folding and by rebuilding alike."""
+    if slot.state == "done":
+        return
+    match decision.action:
+        case Action.DONE:
+            assert result is not None, "only a result makes a value"
+            slot.state = "done"
+            slot.pinned_attempt, slot.pinned_restart = attempt.n, result.restart
+            slot.result = dict(result.body)
+            slot.reason, slot.detail = decision.reason, decision.detail
+            slot.failure_class, slot.settled_at, slot.next_try_at = None, now, None
+        case Action.FAILED:
+            slot.state = "failed"
+            slot.failure_class = "candidate"
+            slot.reason, slot.detail = decision.reason, decision.detail
+            slot.result = dict(result.body) if result is not None else None
+            slot.settled_at, slot.next_try_at = now, None
+        case Action.INFRASTRUCTURE | Action.SUSPECT:
+            slot.attempts_counted += 1
+            slot.reason, slot.detail = decision.reason, decision.detail
+            if decision.exclude_node and node and node not in slot.excluded_nodes:
+                slot.excluded_nodes = [*slot.excluded_nodes, node]
+            if slot.attempts_counted >= slot.attempts_allowed:
+                _exhaust(slot, "infrastructure", decision, now)
+            elif now is not None:
+                slot.next_try_at = now + _backoff(context, slot.attempts_counted)
+        case Action.ENVIRONMENT:
+            _exhaust(slot, "environment", decision, now)
+            slot.result = dict(result.body) if result is not None else None
+        case Action.USER:
+            _exhaust(slot, "user", decision, now)
+        case Action.HOPELESS:
+            _exhaust(slot, "infrastructure", decision, now)
+        case Action.CONTINUE | Action.CANCELLED:
+            slot.reason, slot.detail = decision.reason, decision.detail
+            slot.next_try_at = now
+        case Action.SUPERSEDED | Action.NOTHING | Action.ALIVE | Action.WAIT:
+            pass
+
+
+def _exhaust(slot: Slot, failure_class: str, decision: Decision, now: datetime | None) -> None:
+    slot.state = "exhausted"
+    slot.failure_class = failure_class
+    slot.reason = decision.reason or decision.action.value.upper()
+    slot.detail = decision.detail
+    slot.settled_at, slot.next_try_at = now, None
+
+
+def _backoff(context: Context, tries: int) -> timedelta:
+    return min(timedelta(seconds=context.patience.backoff * 2 ** (tries - 1)), BACKOFF_CEILING)
+
+
+def _settle_budget(attempt: Attempt, result: Result | None) -> None:
+    if attempt.gpu_hours_reserved == 0:
+        return
+    if result is None:
+        attempt.gpu_hours_used = attempt.gpu_hours_reserved
+        return
+    seconds = sum(result.phase_seconds(phase) or 0.0 for phase in ("setup", "command", "score"))
+    hours_per_minute = attempt.gpu_hours_reserved / attempt.minutes if attempt.minutes else 0.0
+    attempt.gpu_hours_used = min(attempt.gpu_hours_reserved, hours_per_minute * seconds / 60)
+
+
+def _said_before(directory: SlotDirectory, n: int) -> Decision | None:
+    """What a process that died before its commit already published about this attempt."""
+    body = directory.settled(n)
+    if body is None:
+        return None
+    return decision_from_disk(body)
+
+
+def decision_from_disk(body: dict[str, Any]) -> Decision | None:
+    """The decision in a settled.json; None when its outcome is none that we know."""
+    try:
+        action = Action(str(body.get("outcome")))
+    except ValueError:
+        return None
+    return Decision(
+        action, str(body.get("reason") or ""), str(body.get("detail") or ""), bool(body.get("exclude_node"))
+    )
+
+
+def _pinned_elsewhere(directory: SlotDirectory, n: int) -> bool:
+    pin = directory.pinned()
+    return pin is not None and pin.attempt != n
+
+
+def _facts(result: Result | None, kind: str) -> ResultFacts | None:
+    if result is None:
+        return None
+    return ResultFacts(
+        ok=result.ok,
+        value_usable=kind == "environment" or result.body.get("metric") is None or result.value is not None,
+        reason=result.reason,
+        phase=result.phase,
+        detail=result.detail,
+    )
+
+
+def _note_row(attempt: Attempt, row: JobRow | None, at: datetime) -> None:
+    attempt.observed_at = at
+    if row is None:
+        return
+    attempt.slurm_state = row.state.value
+    attempt.slurm_reason = row.reason
+    attempt.node = row.node or attempt.node
+    attempt.restarts = max(attempt.restarts, row.restarts or 0)
+
+
+def _elapsed(row: JobRow | None) -> float | None:
+    if row is None or row.started is None or row.ended is None:
+        return None
+    return max(0.0, row.ended - row.started)
+
+
+def _seconds_since(then: datetime | None, now: datetime) -> float:
+    return 0.0 if then is None else max(0.0, (now - then).total_seconds())
+
+
+def _progressed(directory: SlotDirectory, attempt: Attempt) -> bool:
+    state = directory.path / "state"
+    order = directory.order(attempt.n) or {}
+    return newest_checkpoint(state) > str(order.get("newest_checkpoint") or "")
+
+
+def newest_checkpoint(state: Any) -> str:
+    """Name of the newest manifest in a checkpoint folder, empty when there is none. Names sort by step."""
+    try:
+        return max((entry.name for entry in state.iterdir() if entry.name.startswith("step-")), default="")
+    except OSError:
+        return ""
+
+
+def _stalled_before(session: Session, slot_id: int, n: int) -> bool:
+    previous = session.execute(
+        select(Attempt.outcome, Attempt.detail).where(Attempt.slot_id == slot_id, Attempt.n == n - 1)
+    ).one_or_none()
+    return previous is not None and previous.outcome == Action.CONTINUE.value and "no newer" in previous.detail
+
+
+def _suspect_before(session: Session, slot_id: int) -> bool:
+    return (
+        session.scalar(
+            select(Attempt.id).where(Attempt.slot_id == slot_id, Attempt.outcome == Action.SUSPECT.value).limit(1)
+        )
+        is not None
+    )
+
+
+def cancel_jobs(context: Context, ids: list[str]) -> NoAnswer | None:
+    """Ask the cluster to cancel jobs. Their end is believed only when a later answer shows it."""
+    with effect("compute.cancel"):
+        return context.compute.cancel(ids)

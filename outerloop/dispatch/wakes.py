@@ -1,0 +1,188 @@
+"""Doorbells: one short job per parked run that starts when the awaited jobs have ended.
+
+Covered: when a wake job is worth submitting, submitting it, noticing that it is dead. Not covered: what a wake does
+(controller). A wake is never evidence of anything; with every wake lost, ticks alone finish every run.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from outerloop.compute.names import wake_name
+from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, Unknown, When
+from outerloop.dispatch.context import Context
+from outerloop.dispatch.evidence import NEVER_REASONS
+from outerloop.dispatch.observe import Observation
+from outerloop.dispatch.settle import cancel_jobs
+from outerloop.effects import effect
+from outerloop.record.models import Heartbeat, Run, Wake
+from outerloop.record.store import LeaseHandle
+from outerloop.slots.files import make_folder, replace
+
+__all__ = ["WakePolicy", "fold_wakes", "ring_later"]
+
+LONGEST_AWAITED = 500
+"""Ids in one dependency. 999 were fine on Slurm 22.05 and 24.11; the rest is left to the tick."""
+
+
+@dataclass(frozen=True)
+class WakePolicy:
+    """When to submit wake jobs, and where they run."""
+
+    mode: str
+    lane: Lane
+    minutes: float
+    cap: int
+    cadence_seconds: float
+
+
+def ring_later(
+    context: Context,
+    policy: WakePolicy,
+    lease: LeaseHandle,
+    job_ids: Sequence[str],
+    *,
+    begin_seconds: float | None = None,
+    observation: Observation | None = None,
+) -> str:
+    """Submit the doorbell of a parked run. Returns one word for people: what was done or why nothing was.
+
+    `begin_seconds`: nothing is left to depend on (the awaited jobs have ended and only their files are late, or the
+    next attempt waits for its back-off), so the wake comes after so long instead; otherwise a lagging file system
+    would make a storm of wakes.
+    """
+    if policy.mode == "never":
+        return "off"
+    if not job_ids and begin_seconds is None:
+        return "nothing to await"
+    awaited = sorted(job_ids)[:LONGEST_AWAITED]
+    with context.record.fenced("tx.wake", lease, seconds=context.patience.lease) as session:
+        reason = _not_needed(session, context, policy, lease.run_id, awaited)
+        if reason:
+            return reason
+        number = (session.scalar(select(func.max(Wake.number)).where(Wake.run_id == lease.run_id)) or 0) + 1
+        wake = Wake(
+            realm_id=context.record.realm_id,
+            run_id=lease.run_id,
+            number=number,
+            job_name=wake_name(context.deployment, lease.run_id, number),
+            awaited=awaited,
+        )
+        session.add(wake)
+        session.flush()
+        wake_id, name = wake.id, wake.job_name
+    script = _script(context, lease.run_id, number)
+    outcome = _submit(context, policy, name, script, awaited, begin_seconds)
+    if isinstance(outcome, Refused) and outcome.reason == "Dependency" and begin_seconds is None:
+        # Purged ids are refused by newer Slurm: drop what the queue no longer knows; with none left, wake now.
+        known = [i for i in awaited if observation is None or observation.listed(i) is not None]
+        known = known if known != awaited else []
+        outcome = _submit(context, policy, name, script, known, None)
+    with context.record.transaction("tx.wake") as session:
+        row = session.get(Wake, wake_id)
+        if row is None:
+            return "gone"
+        match outcome:
+            case Accepted(job_id=job_id):
+                row.state, row.job_id = "submitted", job_id
+            case Refused(reason=why, when=when):
+                row.state, row.reason = "dead", why
+                return f"refused: {why}" + (" (later)" if when is When.LATER else "")
+            case Unknown(why=why):
+                row.state, row.reason = "dead", f"unknown: {why}"
+                return "unknown"
+    return "rings"
+
+
+def _not_needed(session: Session, context: Context, policy: WakePolicy, run_id: str, awaited: list[str]) -> str:
+    same = session.scalar(
+        select(Wake.id).where(Wake.run_id == run_id, Wake.state == "submitted", Wake.awaited == awaited).limit(1)
+    )
+    if same is not None and awaited:
+        return "already rings"
+    live = session.scalar(
+        select(func.count())
+        .select_from(Wake)
+        .where(Wake.realm_id == context.record.realm_id, Wake.state.in_(["intent", "submitted"]))
+    )
+    if (live or 0) >= policy.cap:
+        return "cap"
+    if policy.mode == "auto" and (live or 0) >= max(1, policy.cap // 2):
+        fresh = session.scalar(
+            select(func.now() - Heartbeat.at < func.make_interval(0, 0, 0, 0, 0, 0, policy.cadence_seconds)).where(
+                Heartbeat.realm_id == context.record.realm_id, Heartbeat.name == "tick"
+            )
+        )
+        if fresh:
+            return "tick is fresh"
+    return ""
+
+
+def _script(context: Context, run_id: str, number: int) -> Path:
+    path = context.root.wake_script(run_id, number)
+    make_folder(path.parent)
+    lines = ["#!/bin/sh"]
+    if context.config is not None:
+        lines.append(f"export OUTERLOOP_CONFIG={shlex.quote(str(context.config))}")
+    lines.append(f"exec {shlex.quote(context.python)} -I -m outerloop.cli wake {shlex.quote(run_id)}")
+    replace(path, "\n".join(lines) + "\n", name="attempt.prepare", mode=0o755)
+    return path
+
+
+def _submit(
+    context: Context, policy: WakePolicy, name: str, script: Path, awaited: Sequence[str], begin_seconds: float | None
+) -> SubmitOutcome:
+    job = JobSpec(
+        name=name,
+        script=script,
+        log=script.with_suffix(".log"),
+        workdir=script.parent,
+        lane=policy.lane,
+        minutes=policy.minutes,
+        after=tuple(awaited) if begin_seconds is None else (),
+        begin_seconds=None if begin_seconds is None else max(1, math.ceil(begin_seconds)),
+    )
+    with effect("compute.wake"):
+        return context.compute.submit(job)
+
+
+def fold_wakes(context: Context, observation: Observation) -> set[str]:
+    """Close the rows of wakes that ended and cancel those that can never start; returns the runs to look at."""
+    if not observation.complete:
+        return set()
+    rung: set[str] = set()
+    doomed: list[str] = []
+    with context.record.transaction("tx.observe") as session:
+        wakes = session.scalars(
+            select(Wake).where(Wake.realm_id == context.record.realm_id, Wake.state.in_(["intent", "submitted"]))
+        ).all()
+        for wake in wakes:
+            if wake.created_at >= observation.started:
+                continue
+            if wake.job_id is None:
+                found = observation.named(wake.job_name).row
+                if found is not None:
+                    wake.state, wake.job_id = "submitted", found.job_id
+                elif (observation.started - wake.created_at).total_seconds() > context.patience.intent:
+                    wake.state, wake.reason = "dead", "never submitted"
+                    rung.add(wake.run_id)
+                continue
+            row = observation.listed(wake.job_id)
+            if row is None or row.state.final:
+                wake.state, wake.reason = "done", row.state.value if row else "gone"
+                rung.add(wake.run_id)
+            elif row.reason.split(",")[0].strip() in NEVER_REASONS or "held" in row.reason.lower():
+                wake.state, wake.reason = "dead", row.reason
+                doomed.append(wake.job_id)
+                rung.add(wake.run_id)
+        waiting = set(session.scalars(select(Run.id).where(Run.id.in_(rung), Run.state == "waiting")).all())
+    if doomed:
+        cancel_jobs(context, doomed)
+    return waiting

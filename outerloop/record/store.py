@@ -1,0 +1,198 @@
+"""The record: connections, named transactions, the database's clock, leases with fencing.
+
+Covered: everything that needs to know how Postgres behaves. Not covered: what the rows mean (dispatch, controller),
+tables (models.py), the server (embedded.py), migrations (migrate.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Engine, create_engine, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.orm import Session
+
+from outerloop.effects import effect
+from outerloop.record.models import Lease, Realm
+
+__all__ = ["Fenced", "LeaseHandle", "Record", "RecordUnavailable"]
+
+CONNECT_TIMEOUT_SECONDS = 10
+ADVISORY_TICK = 0x6F6C7401
+"""Class of the advisory lock that a tick holds ("olt" and a version byte); the object is the realm's id."""
+
+_DISCONNECT_SQLSTATES = ("08", "57P", "53", "58")
+"""Classes of SQLSTATE that say the server, not the statement, is in trouble (PostgreSQL manual, appendix A)."""
+
+
+class RecordUnavailable(Exception):
+    """The record cannot be reached or gave up in the middle; nothing was changed that is not committed."""
+
+
+class Fenced(Exception):
+    """Somebody else took the run over: this process's lease is no longer the newest, so it may not write."""
+
+
+@dataclass(frozen=True)
+class LeaseHandle:
+    """The right to advance one run until somebody takes a newer epoch."""
+
+    run_id: str
+    holder: str
+    epoch: int
+
+
+def process_name() -> str:
+    """Who holds a lease, readable by a person: host, pid and a random part."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+
+
+class Record:
+    """One connection to the record, for one realm. Not shared between threads."""
+
+    def __init__(self, url: str, *, owner: str, slot_root: str) -> None:
+        self._engine: Engine = create_engine(
+            url,
+            pool_size=1,
+            max_overflow=2,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "outerloop"},
+        )
+        self.owner = owner
+        self.slot_root = slot_root
+        self.holder = process_name()
+        self._realm_id: int | None = None
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    # -- transactions
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        try:
+            with Session(self._engine, expire_on_commit=False) as session:
+                yield session
+        except (OperationalError, InterfaceError) as error:
+            raise RecordUnavailable(_first_line(error)) from error
+        except DBAPIError as error:
+            state = getattr(error.orig, "sqlstate", None) or ""
+            if error.connection_invalidated or state.startswith(_DISCONNECT_SQLSTATES):
+                raise RecordUnavailable(_first_line(error)) from error
+            if isinstance(error, ProgrammingError) and state == "42P01":
+                raise RecordUnavailable("the record has no tables yet: run `outerloop db upgrade`") from error
+            raise
+
+    @contextmanager
+    def transaction(self, name: str) -> Iterator[Session]:
+        """A transaction that is committed at the end; `name` is its effect (`tx.…`)."""
+        with self._session() as session, effect(name), session.begin():
+            yield session
+
+    @contextmanager
+    def fenced(self, name: str, lease: LeaseHandle, *, seconds: float) -> Iterator[Session]:
+        """A transaction that only the newest epoch of the lease may make; it also extends the lease.
+
+        Raises Fenced, with nothing written, when somebody else took over.
+        """
+        with self.transaction(name) as session:
+            row = session.execute(
+                select(Lease.epoch, Lease.holder).where(Lease.run_id == lease.run_id).with_for_update()
+            ).one_or_none()
+            if row is None or row.epoch != lease.epoch or row.holder != lease.holder:
+                raise Fenced(f"run {lease.run_id}: this process lost its lease (epoch {lease.epoch})")
+            session.execute(
+                text("update leases set expires_at = now() + make_interval(secs => :s) where run_id = :r"),
+                {"s": seconds, "r": lease.run_id},
+            )
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A transaction that only reads."""
+        with self._session() as session, session.begin():
+            session.execute(text("set transaction read only"))
+            yield session
+
+    def now(self) -> datetime:
+        """The only clock that decides anything."""
+        with self.reading() as session:
+            now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+        return now
+
+    # -- realm
+
+    @property
+    def realm_id(self) -> int:
+        """Id of this owner and slot root; the row is made on first use."""
+        if self._realm_id is None:
+            with self._session() as session, session.begin():
+                key = {"owner": self.owner, "slot_root": self.slot_root}
+                session.execute(insert(Realm).values(**key).on_conflict_do_nothing())
+                self._realm_id = session.execute(select(Realm.id).filter_by(**key)).scalar_one()
+        return self._realm_id
+
+    # -- leases
+
+    def take_lease(self, run_id: str, *, seconds: float) -> LeaseHandle | None:
+        """The lease of a run, or None while somebody else holds it. Each success is a new epoch."""
+        with self.transaction("tx.lease") as session:
+            epoch = session.execute(
+                text(
+                    """
+                    insert into leases (run_id, holder, epoch, expires_at)
+                    values (:run, :holder, 1, now() + make_interval(secs => :seconds))
+                    on conflict (run_id) do update
+                       set holder = excluded.holder, epoch = leases.epoch + 1, expires_at = excluded.expires_at
+                     where leases.expires_at < now() or leases.holder = ''
+                    returning epoch
+                    """
+                ),
+                {"run": run_id, "holder": self.holder, "seconds": seconds},
+            ).scalar_one_or_none()
+        return None if epoch is None else LeaseHandle(run_id, self.holder, epoch)
+
+    def release_lease(self, lease: LeaseHandle) -> None:
+        """Give a lease back; a lease that was lost meanwhile is left to its new holder."""
+        with self.transaction("tx.release") as session:
+            session.execute(
+                text(
+                    "update leases set holder = '', expires_at = now() where run_id = :r and epoch = :e and holder = :h"
+                ),
+                {"r": lease.run_id, "e": lease.epoch, "h": lease.holder},
+            )
+
+    @contextmanager
+    def tick_lock(self) -> Iterator[bool]:
+        """True inside when this is the only tick of the realm; the lock dies with the connection."""
+        realm = self.realm_id
+        try:
+            connection = self._engine.connect()
+        except (OperationalError, InterfaceError) as error:
+            raise RecordUnavailable(_first_line(error)) from error
+        try:
+            got = connection.execute(
+                text("select pg_try_advisory_lock(:k, :r)"), {"k": ADVISORY_TICK, "r": realm}
+            ).scalar_one()
+            connection.commit()
+            yield bool(got)
+        finally:
+            try:
+                if not connection.invalidated:
+                    connection.execute(text("select pg_advisory_unlock(:k, :r)"), {"k": ADVISORY_TICK, "r": realm})
+                    connection.commit()
+            except DBAPIError:
+                pass
+            connection.close()
+
+
+def _first_line(error: Exception) -> str:
+    original = getattr(error, "orig", None) or error
+    return str(original).strip().splitlines()[0] if str(original).strip() else type(original).__name__
