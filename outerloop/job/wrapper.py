@@ -1,0 +1,190 @@
+"""The program that executes one attempt on the node: claim, prepare, run, score, parse, keep, report.
+
+Covered: the order of things and the result. Not covered: how each thing is done (the modules beside this one).
+
+result.json is written on the straight path only. A crash of this program, SIGKILL or a full slot disk leave no
+result, and the attempt is then judged by what the queue says. Exit codes: 0 a measured value, 1 a result that says
+what failed, 95 to 99 as in `layout`, 128 + n ended by signal n, 74 the result could not be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outerloop.job import claim, files, layout, process, scratch, work
+from outerloop.job.execution import Execution, Stopped
+
+EXIT_RESULT_NOT_WRITTEN = 74
+"""EX_IOERR of sysexits.h."""
+
+_USAGE = "usage: python -I -m outerloop.job SLOT ATTEMPT"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def main(argv: list[str]) -> int:
+    """Execute attempt `argv[1]` of the slot folder `argv[0]`; returns the exit code."""
+    if len(argv) != 2 or not argv[1].isdecimal() or int(argv[1]) < 1:
+        return _refuse(layout.EXIT_SPEC, _USAGE)
+    slot, attempt = os.path.normpath(argv[0]), int(argv[1])
+    digest = os.path.basename(slot)
+    folder = os.path.join(slot, layout.ATTEMPTS, str(attempt))
+    if not os.path.isabs(slot) or not _DIGEST.fullmatch(digest):
+        return _refuse(layout.EXIT_SPEC, f"{slot!r} is no absolute path of a slot folder")
+    env = dict(os.environ)
+    signals = process.Signals()
+    signals.install()
+    process.keep_descriptors_private()
+    process.become_subreaper()
+    os.chdir("/")
+    try:
+        me = claim.identity(env)
+    except ValueError as error:
+        return _refuse(layout.EXIT_SPEC, str(error))
+    if not os.path.isdir(folder) and not files.listed(folder):
+        _discard_unused_scratch(env)
+        return _refuse(layout.EXIT_SPEC, f"there is no attempt {attempt} in {slot}")
+    resumable = me.restart > 0 and _claims_to_resume(slot)
+    try:
+        claim.claim(folder, digest, attempt, me, env, resumable)
+    except claim.Refusal as refusal:
+        _discard_unused_scratch(env)
+        return _refuse(refusal.code, str(refusal))
+    except OSError as error:
+        _discard_unused_scratch(env)
+        return _refuse(EXIT_RESULT_NOT_WRITTEN, f"the claim could not be written: {error}")
+    report = Report(slot, digest, attempt, me, env)
+    with _scratch_folder(env, me.job_id) as place:
+        code = _execute(report, place, signals)
+        try:
+            claim.confirm(folder, digest, attempt, me, env)
+            files.replace(os.path.join(folder, layout.RESULT), files.encode(report.body))
+        except claim.Refusal as refusal:
+            return _refuse(refusal.code, f"no result is written: {refusal}")
+        except OSError as error:
+            return _refuse(EXIT_RESULT_NOT_WRITTEN, f"the result could not be written: {error}")
+    return code
+
+
+class Report:
+    """result.json while it comes into being."""
+
+    def __init__(self, slot: str, digest: str, attempt: int, me: claim.Identity, env: Mapping[str, str]) -> None:
+        self.slot = slot
+        self.me = me
+        self.env = env
+        self.body: dict[str, Any] = {
+            "schema": layout.SCHEMA,
+            "digest": digest,
+            "attempt": attempt,
+            "job_id": me.job_id,
+            "restart": me.restart,
+            "host": me.host,
+            "outcome": "failed",
+            "reason": None,
+            "phase": None,
+            "detail": "",
+            "exit_code": None,
+            "signal": None,
+            "metric": None,
+            "guards": {},
+            "phases": {},
+            "cpu_seconds": 0.0,
+            "max_rss_mb": 0.0,
+            "cpus_seen": claim.cpus_seen(),
+            "gpus_seen": claim.gpus_seen(env),
+            "stdout": {"bytes": 0, "sha256": "", "cut": False},
+            "stderr": {"bytes": 0, "sha256": "", "cut": False},
+            "stderr_tail": "",
+            "isolation": "none",
+            "artifacts": [],
+            "killed_processes": 0,
+            "minutes": 0.0,
+        }
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[dict[str, Any]]:
+        """Time a phase; an exception passes through with the phase closed. `seconds` set inside is kept."""
+        began = time.monotonic()
+        entry: dict[str, Any] = {"started": files.utc_now()}
+        self.body["phases"][name] = entry
+        try:
+            yield entry
+        finally:
+            entry["ended"] = files.utc_now()
+            entry.setdefault("seconds", round(time.monotonic() - began, 6))
+
+    def failed(self, stopped: Stopped) -> None:
+        self.body.update(
+            outcome="failed",
+            reason=stopped.reason,
+            phase=stopped.phase,
+            detail=stopped.detail,
+            exit_code=stopped.exit_code,
+            signal=stopped.signal,
+        )
+
+
+def _execute(report: Report, place: scratch.Scratch | OSError, signals: process.Signals) -> int:
+    """Fill the report; returns the exit code."""
+    try:
+        if isinstance(place, OSError):
+            reason = "SCRATCH_FULL" if place.errno in (errno.ENOSPC, errno.EDQUOT) else "RESOURCES"
+            raise Stopped("setup", reason, f"no scratch folder could be made: {place}")
+        Execution(_read_work(report), report, place, signals).run()
+    except Stopped as stopped:
+        report.failed(stopped)
+        print(f"outerloop: {stopped.phase} failed: {stopped.reason}: {stopped.detail}", file=sys.stderr, flush=True)
+        return stopped.code
+    return 0
+
+
+def _read_work(report: Report) -> work.Work:
+    try:
+        spec = files.read_object_patiently(os.path.join(report.slot, layout.SPEC))
+        order = files.read_object_patiently(
+            os.path.join(report.slot, layout.ATTEMPTS, str(report.body["attempt"]), layout.ORDER)
+        )
+        asked = work.read_work(spec, order, report.body["digest"], report.body["attempt"])
+    except (OSError, ValueError) as error:
+        raise Stopped("setup", "SPEC", str(error), code=layout.EXIT_SPEC) from error
+    report.body["isolation"], report.body["minutes"] = asked.isolation, asked.minutes
+    return asked
+
+
+def _claims_to_resume(slot: str) -> bool:
+    try:
+        return work.is_resumable(files.read_object_patiently(os.path.join(slot, layout.SPEC)))
+    except (OSError, ValueError):
+        return False
+
+
+@contextlib.contextmanager
+def _scratch_folder(env: Mapping[str, str], job_id: str) -> Iterator[scratch.Scratch | OSError]:
+    scratch.sweep(env)
+    try:
+        place = scratch.make(env, job_id)
+    except OSError as error:
+        yield error
+        return
+    try:
+        yield place
+    finally:
+        place.remove()
+
+
+def _discard_unused_scratch(env: Mapping[str, str]) -> None:
+    path = scratch.adopt(env)
+    if path:
+        files.remove_tree(path)
+
+
+def _refuse(code: int, why: str) -> int:
+    print(f"outerloop: {why}", file=sys.stderr, flush=True)
+    return code
