@@ -31,18 +31,20 @@ How the controller drives a campaign
    `reserve_check` verdicts; `package` dropped; `dispatch` candidates_rejected; `generation` opened; `reserve_check`
    started; `teacher` started; `run` ensemble; `round`. `round` freezes members, seeds, expanded overrides and
    the whole candidates list.
-4. **Hand out.** `next_work` now gives jobs, the live ones first and at most `parallel` in all. For each that is not
-   `live`: append `DispatchEvent(action="launched", job=job)` (the intent, with the whole job in it), *then* ask
-   the dispatcher for its slot. For a live one only ask: same determinants, same slot, no second submission. So a
-   kill between the two is healed by asking. For a `package` job append `PackageEvent(status="launched")` once the
-   slot has been submitted, or `launch_failed` (which ends the job) when it could not be.
+4. **Hand out.** `next_work` now gives jobs, the live ones first and at most `parallel` in all. For the first that is
+   not `live`: append `DispatchEvent(action="launched", job=job)` (the intent, with the whole job in it), *then*
+   ask the dispatcher for its slot, then step 3 again, since a record may be due by now. For a live one only ask:
+   same determinants, same slot, no second submission; so a kill between the two is healed by asking. For a
+   `package` job that has a slot, and while `state.packaging.announced` is False, append
+   `PackageEvent(status="launched")`; or `launch_failed` (which ends the job) when it could not be submitted.
    A training that can't be handed out appends no dispatch but its end: `RunEvent(status="train_failed")` when
    the base config vanished or changed since the round (`reads["base"]`), `stale_run_dir` when its output folder
    exists and no event speaks of it.
 5. Nothing appended and nothing to hand out: park on the live jobs. `finished(…)` ends the run.
 
 Operators' words are `dispatch` events, appended at any time: `advance` (with `reason`; refuse it before the first
-generation), `stop`, `resume`, `cancel` (the controller also scancels), and `retry` with `target` "teacher",
+generation), `stop`, `resume`, `cancel` (the controller also scancels; the ends of those jobs are harvested as
+failures), and `retry` with `target` "teacher",
 "split" or "package"; a retried teacher or split has the same determinants, so its failed slots are reopened, too.
 
 The candidates file is read before every call: `parse_candidates`, then `dataclasses.replace(list, base_sha256=…,
@@ -96,9 +98,14 @@ from outerloop.champion.events import (
     events_to_jsonl,
     stamped,
 )
-from outerloop.champion.fold import apply, fold
 from outerloop.champion.front import Front, dominates, insert, lexicographic_champion, pareto_front
-from outerloop.champion.hold_up import (
+from outerloop.champion.ledger import apply, fold
+from outerloop.champion.optimism import selection_optimism
+from outerloop.champion.outcomes import Scored, TrainingEnd, evaluation_events, ready_order, training_event
+from outerloop.champion.plan import Record, Work, finished, next_work
+from outerloop.champion.plot import front_table, plot_data, warnings
+from outerloop.champion.report import Report, ReportError, parse_report
+from outerloop.champion.reserve import (
     CheckError,
     HoldUp,
     HoldUpLine,
@@ -107,11 +114,6 @@ from outerloop.champion.hold_up import (
     rejection_rate,
     two_proportion_z,
 )
-from outerloop.champion.optimism import selection_optimism
-from outerloop.champion.outcomes import Scored, TrainingEnd, evaluation_events, ready_order, training_event
-from outerloop.champion.plan import Record, Work, finished, next_work
-from outerloop.champion.plot import front_table, plot_data, warnings
-from outerloop.champion.report import Report, ReportError, parse_report
 from outerloop.champion.rows import DEFAULT_OBJECTIVES, Objective, RowError
 from outerloop.champion.state import CampaignState
 from outerloop.champion.toml_source import ConfigError

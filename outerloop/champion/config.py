@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from outerloop.champion.hold_up import DEFAULT_ALPHA, ReserveRule
+from outerloop.champion.reserve import DEFAULT_ALPHA, ReserveRule
 from outerloop.champion.rows import DEFAULT_OBJECTIVES, Objective
 from outerloop.champion.toml_source import ConfigError, TomlSource, nearest, parse_model
 from outerloop.champion.work import Resources

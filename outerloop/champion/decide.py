@@ -30,8 +30,8 @@ from outerloop.champion.events import (
     RunEvent,
     TeacherEvent,
 )
-from outerloop.champion.fold import teacher_ensemble_id
-from outerloop.champion.hold_up import CheckError, hold_up
+from outerloop.champion.ledger import teacher_ensemble_id
+from outerloop.champion.reserve import CheckError, hold_up
 from outerloop.champion.rows import RowError
 from outerloop.champion.state import CampaignState, GenerationState, RunState, compared_row
 from outerloop.champion.work import Member
@@ -56,10 +56,9 @@ def round_ensemble_id(generation: int, round_number: int) -> str:
 def due_event(state: CampaignState, config: CampaignConfig, candidates: Candidates) -> Event | None:
     """The next event that follows from the ledger, not yet numbered; None when only jobs can go on.
 
-    While the campaign is stopped, what follows from results is still recorded, but nothing is opened or begun.
+    While the campaign is stopped or cancelled, what follows from results is still recorded, but nothing is
+    opened or begun.
     """
-    if state.cancelled:
-        return None
     if state.unrecorded:
         return state.unrecorded[0]
     generation = state.generation
@@ -77,7 +76,7 @@ def due_event(state: CampaignState, config: CampaignConfig, candidates: Candidat
         )
     if isinstance(candidates, BrokenCandidates) and candidates.digest != state.candidates_rejected:
         return DispatchEvent(action="candidates_rejected", digest=candidates.digest, reason=candidates.reason)
-    if state.stopped:
+    if state.stopped or state.cancelled:
         return None
     if generation is None:
         # A campaign doesn't start on a candidates file that can't be read.

@@ -1,6 +1,6 @@
 """The events of a campaign's ledger, and their JSON Lines form.
 
-Covers the ten kinds, their fields, and export and import. Not covered: what they add up to (fold.py), and
+Covers the ten kinds, their fields, and export and import. Not covered: what they add up to (ledger.py), and
 storing them.
 """
 
@@ -155,7 +155,7 @@ class ParetoSetEvent(_Event):
 
 
 class CheckLine(BaseModel):
-    """The reserve test of one objective, numbers and all; see hold_up.HoldUpLine."""
+    """The reserve test of one objective, numbers and all; see reserve.HoldUpLine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

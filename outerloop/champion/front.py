@@ -1,7 +1,7 @@
 """Dominance, the Pareto front and its lexicographic best. Error counts: fewer is better.
 
 Covers the plain functions on rows, and `Front`, which does the same insertion without rebuilding the front.
-Not covered: which rows may compete (state.py) and when the champion changes (fold.py).
+Not covered: which rows may compete (state.py) and when the champion changes (ledger.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outerloop.champion.hold_up import CheckError
+from outerloop.champion.reserve import CheckError
 
 # Bootstrap resamples: the Monte Carlo error of the mean is then 1/20 of one resample's spread.
 DEFAULT_RESAMPLES = 400

@@ -1,6 +1,6 @@
 """The state of a campaign: everything that its events say, indexed so that the next step costs what is open.
 
-Covers the values. Not covered: how events change them (fold.py) and what follows (decide.py, plan.py).
+Covers the values. Not covered: how events change them (ledger.py) and what follows (decide.py, plan.py).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class LiveJob:
 
 @dataclass
 class CampaignState:
-    """The fold of a campaign's events. Only fold.py changes it; `seq` is that of the last event.
+    """The fold of a campaign's events. Only ledger.py changes it; `seq` is that of the last event.
 
     `unrecorded` lists the champion and front changes that follow from evaluations but stand in no event yet,
     oldest first. `anomalies` lists events that can't be true; they changed nothing but `seq`.

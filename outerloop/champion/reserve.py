@@ -73,13 +73,12 @@ def fisher_p(base_hits: int, base_total: int, new_hits: int, new_total: int) -> 
     low = max(first, new_hits, math.floor(mean - reach))
     high = min(last, max(math.ceil(mean + reach), new_hits + math.ceil(reach)))
     whole = _log_choose(items, errors)
-    return min(
-        1.0,
-        math.fsum(
-            math.exp(_log_choose(new_total, k) + _log_choose(base_total, errors - k) - whole)
-            for k in range(low, high + 1)
-        ),
-    )
+    term = math.exp(_log_choose(new_total, low) + _log_choose(base_total, errors - low) - whole)
+    terms = [term]
+    for k in range(low, high):
+        term *= (new_total - k) * (errors - k) / ((k + 1) * (base_total - errors + k + 1))
+        terms.append(term)
+    return min(1.0, math.fsum(terms))
 
 
 def _p_value(rule: ReserveRule, shift: float) -> Callable[[int, int, int, int], float]:
