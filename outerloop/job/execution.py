@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from outerloop.job import artifacts, checkout, environment, files, layout, process, sandbox, scratch
+from outerloop.job import artifacts, checkout, environment, files, launch, layout, process, sandbox, scratch
 from outerloop.job.metric import MetricScanner, Unusable
-from outerloop.job.streams import CappedLog
+from outerloop.job.report import Report, Stopped
+from outerloop.job.streams import CappedLog, Stream
 from outerloop.job.work import Work
-
-if TYPE_CHECKING:
-    from outerloop.job.wrapper import Report
 
 STDERR_TAIL_CHARACTERS = 2000
 FULL_BYTES = 1024 * 1024
@@ -29,25 +29,8 @@ REQUEUE_MARK = "requeue.json"
 SCORE_STDOUT = "score.stdout.log"
 SCORE_STDERR = "score.stderr.log"
 LAST_SIGNAL = 64
+_SHELL = ("/bin/sh", "-c")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Stopped(Exception):
-    """The attempt ends here, with a failed result."""
-
-    def __init__(
-        self,
-        phase: str,
-        reason: str,
-        detail: str,
-        *,
-        code: int = 1,
-        exit_code: int | None = None,
-        signal: int | None = None,
-    ) -> None:
-        super().__init__(detail)
-        self.phase, self.reason, self.detail = phase, reason, detail
-        self.code, self.exit_code, self.signal = code, exit_code, signal
 
 
 class Execution:
@@ -68,6 +51,7 @@ class Execution:
         self.tree = os.path.join(self.own if work.nodes > 1 else place.path, "tree")
         self.environment = ""
         self.scanner = MetricScanner(work.metric, work.guards)
+        self.limit_seconds: float | None = work.minutes * 60
         self.shared: list[str] = []
         """Folders outside scratch that must go at the end."""
 
@@ -122,15 +106,16 @@ class Execution:
         if work.nodes > 1:
             files.remove_tree(self.tree)
             self.shared.append(self.tree)
-        self._environment_slot()
+        self.environment_slot()
         for item in work.inputs:
             artifacts.check_input(item)
-        self._fresh_caches("run")
+        self.fresh_caches("run")
         self._materialise(work.tree, self.tree)
         self._place_inputs(self.tree, hidden=False)
         self._stop_if_asked("setup")
 
-    def _environment_slot(self) -> None:
+    def environment_slot(self) -> None:
+        """Find the environment, or make the place where it is built."""
         work = self.work
         if work.kind == "environment":
             self.environment = os.path.join(os.path.dirname(self.own), "env")
@@ -139,7 +124,7 @@ class Execution:
         elif work.environment_slot:
             self.environment = _built_environment(work.environment_slot)
 
-    def _fresh_caches(self, name: str) -> None:
+    def fresh_caches(self, name: str) -> None:
         """Home, temporary folder and caches of one command. The scorer's are not the candidate's."""
         for part in ("home", "tmp", "cache"):
             self.scratch.folder(f"{name}/{part}")
@@ -186,7 +171,7 @@ class Execution:
         work = self.work
         out = CappedLog(os.path.join(self.own, layout.STDOUT), work.keep_logs_bytes)
         err = CappedLog(os.path.join(self.own, layout.STDERR), work.keep_logs_bytes)
-        view = self._view("run", self.tree, inside_output=True)
+        view = self.view("run", self.tree, inside_output=True)
         began = files.utc_now()
         scanner = None if work.score or not work.metric else self.scanner
         try:
@@ -208,13 +193,60 @@ class Execution:
         work = self.work
         if work.launch is None:
             env = self._variables(view, work.env)
-            return self._run(["/bin/sh", "-c", work.command], view, env, "run", self.tree, out, err, scanner)
-        raise Stopped("setup", "SPEC", "launches are not carried out yet", code=layout.EXIT_SPEC)
+            return self.run_command([*_SHELL, work.command], view, env, "run", self.tree, out, err, scanner)
+        launch.write_files(self.output, work.launch.files)
+        meets = launch.needs_endpoint(work.launch)
+        tries = launch.PORT_TRIES if meets else 1
+        while True:
+            tries -= 1
+            endpoint = f"{socket.gethostname()}:{launch.free_port()}" if meets else ""
+            if work.nodes > 1:
+                ended = self._run_on_nodes(endpoint, out, err, scanner)
+            else:
+                argv, env = self.launch_line(view, endpoint)
+                ended = self.run_command(argv, view, env, "run", self.tree, out, err, scanner)
+            failed = ended.exit_code not in (0, None) and not ended.timed_out and ended.stopped_by is None
+            if not (tries and failed and launch.port_was_taken(err.last(4 * STDERR_TAIL_CHARACTERS))):
+                return ended
+
+    def launch_line(self, view: environment.View, endpoint: str) -> tuple[list[str], dict[str, str]]:
+        """A launch's arguments and variables on this node, tokens replaced."""
+        spec = self.work.launch
+        assert spec is not None
+        values = launch.tokens(self.work.digest, self.work.attempt, view.output, endpoint)
+        declared = {**self.work.env, **{name: launch.fill(text, values) for name, text in spec.env.items()}}
+        # The shell looks the program up on the command's own search path, in the sandbox if there is one.
+        argv = [*_SHELL, 'exec "$@"', "sh", *(launch.fill(text, values) for text in spec.argv)]
+        return argv, self._variables(view, declared)
+
+    def _run_on_nodes(
+        self, endpoint: str, out: CappedLog, err: CappedLog, scanner: MetricScanner | None
+    ) -> process.Ended:
+        """One rank program per node through srun, which keeps its SLURM_*; the ranks get none of them."""
+        work = self.work
+        path = self.env.get("PATH") or environment.DEFAULT_PATH
+        srun = checkout.find_program("srun", path)
+        if not srun:
+            raise Stopped("setup", "RESOURCES", "several nodes need srun, which is not on this node's PATH")
+        rank = [sys.executable, "-I", "-m", "outerloop.job.rank", self.report.slot, str(work.attempt), endpoint]
+        ended = process.run(
+            launch.srun_argv(srun, work.nodes, work.cpus, work.gpu_form, rank),
+            env=self.env,
+            cwd="/",
+            signals=self.signals,
+            stdout=[out.feed] if scanner is None else [out.feed, scanner.feed],
+            stderr=[err.feed],
+            limit_seconds=self.limit_seconds,
+            grace_seconds=work.term_grace_seconds,
+        )
+        if ended.exit_code == layout.EXIT_SANDBOX and launch.RANK_COMPLAINT in err.last(STDERR_TAIL_CHARACTERS):
+            raise sandbox.SandboxError(err.last(300).strip())
+        return ended
 
     def _variables(self, view: environment.View, declared: Mapping[str, str]) -> dict[str, str]:
         return environment.command_environment(self.env, declared, view, network=self.work.network, gpus=self.work.gpus)
 
-    def _view(self, name: str, tree: str, *, inside_output: bool) -> environment.View:
+    def view(self, name: str, tree: str, *, inside_output: bool) -> environment.View:
         """The command's places, as it will see them. `inside_output`: it is the command, not the scorer."""
         contained = self.work.isolation != "none"
         base = sandbox.INSIDE if contained else os.path.join(self.scratch.path, name)
@@ -263,6 +295,7 @@ class Execution:
             writable=writable,
             over=over,
             hidden=_record_folders(self.report.slot, work.mirror),
+            home=f"{own}/home",
             cwd=view.tree,
             network=work.network,
             gpus=work.gpus,
@@ -271,15 +304,15 @@ class Execution:
             devices=sandbox.gpu_devices() if work.gpus else (),
         )
 
-    def _run(
+    def run_command(
         self,
         argv: Sequence[str],
         view: environment.View,
         env: dict[str, str],
         name: str,
         tree: str,
-        out: CappedLog,
-        err: CappedLog,
+        out: Stream,
+        err: Stream,
         scanner: MetricScanner | None,
     ) -> process.Ended:
         """Run one command to its end, contained as the attempt says. Raises SandboxError and OSError."""
@@ -306,7 +339,7 @@ class Execution:
                 signals=self.signals,
                 stdout=[out.feed] if scanner is None else [out.feed, scanner.feed],
                 stderr=[err.feed],
-                limit_seconds=work.minutes * 60,
+                limit_seconds=self.limit_seconds,
                 grace_seconds=work.term_grace_seconds,
                 keep=keep,
                 carriers=sandbox.CARRIERS[isolation],
@@ -388,14 +421,14 @@ class Execution:
         self._materialise(work.score_tree, tree)
         artifacts.collect(self._output_root(), work.outputs, tree, work.output_cap_bytes, durable=False)
         self._place_inputs(tree, hidden=True)
-        self._fresh_caches("score")
+        self.fresh_caches("score")
         out = CappedLog(os.path.join(self.own, SCORE_STDOUT), work.keep_logs_bytes)
         err = CappedLog(os.path.join(self.own, SCORE_STDERR), work.keep_logs_bytes)
-        view = self._view("score", tree, inside_output=False)
-        argv = ["/bin/sh", "-c", work.score]
+        view = self.view("score", tree, inside_output=False)
+        argv = [*_SHELL, work.score]
         env = self._variables(view, work.env)
         try:
-            ended = self._run(argv, view, env, "score", tree, out, err, self.scanner)
+            ended = self.run_command(argv, view, env, "score", tree, out, err, self.scanner)
         finally:
             out.close()
             err.close()

@@ -9,6 +9,8 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 
+from outerloop.job.work import Launch
+
 FILES_TOKEN = "@OUTERLOOP_FILES@"
 RDZV_ID_TOKEN = "@OUTERLOOP_RDZV_ID@"
 RDZV_ENDPOINT_TOKEN = "@OUTERLOOP_RDZV_ENDPOINT@"
@@ -17,7 +19,11 @@ RDZV_ENDPOINT_TOKEN = "@OUTERLOOP_RDZV_ENDPOINT@"
 PORT_TRIES = 3
 """A port that somebody took between our look and torchrun's is another port, not another attempt."""
 
-_TAKEN = (b"EADDRINUSE", b"Address already in use", b"address already in use")
+RANK_COMPLAINT = "outerloop: on node "
+"""How the rank program begins when it, and not the command, failed."""
+
+_TAKEN = ("EADDRINUSE", "address already in use")
+"""torch's TCPStore and the C library's words for it."""
 
 
 def free_port() -> int:
@@ -29,15 +35,20 @@ def free_port() -> int:
 
 def port_was_taken(stderr_tail: str) -> bool:
     """Whether a launch failed because its port was in use."""
-    return any(words.decode() in stderr_tail for words in _TAKEN)
+    return any(words.lower() in stderr_tail.lower() for words in _TAKEN)
 
 
-def tokens(digest: str, attempt: int, files_folder: str, host: str, port: int) -> dict[str, str]:
+def needs_endpoint(spec: Launch) -> bool:
+    """Whether anything in the launch asks for an address to meet at."""
+    return any(RDZV_ENDPOINT_TOKEN in text for text in (*spec.argv, *spec.env.values()))
+
+
+def tokens(digest: str, attempt: int, files_folder: str, endpoint: str) -> dict[str, str]:
     """What each token stands for in one try of one attempt."""
     return {
         FILES_TOKEN: files_folder,
         RDZV_ID_TOKEN: f"{digest[:16]}-{attempt}",
-        RDZV_ENDPOINT_TOKEN: f"{host}:{port}",
+        RDZV_ENDPOINT_TOKEN: endpoint,
     }
 
 
@@ -48,13 +59,13 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-def write_files(folder: str, texts: Mapping[str, str], values: Mapping[str, str]) -> None:
-    """Write a launch's files, tokens replaced, below `folder`. Raises OSError."""
+def write_files(folder: str, texts: Mapping[str, str]) -> None:
+    """Write a launch's files below `folder`, byte for byte. Raises OSError."""
     for name, text in texts.items():
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(fill(text, values))
+            file.write(text)
 
 
 def srun_argv(srun: str, nodes: int, cpus: int, gpu_form: Sequence[str], command: Sequence[str]) -> list[str]:

@@ -8,7 +8,9 @@ Standard library only. A slot directory looks like this (see the explanation pag
     attempts/<n>/job.sh            what was given to the cluster
     attempts/<n>/submitted.json    job id, cluster, job name, time, host
     attempts/<n>/claim.json        made by link by the job at its start
-    attempts/<n>/r<restart>/       stdout.log stderr.log slurm.log out/
+    attempts/<n>/r<restart>/       stdout.log stderr.log score.stdout.log score.stderr.log slurm.log out/
+                                   claim.json (of a restart that took over), tree/ (several nodes, while it runs)
+    attempts/<n>/env/              what an environment slot built: the path is final
     attempts/<n>/result.json       written last by the job
     attempts/<n>/settled.json      how the attempt ended, linked by the dispatcher
     state/                         only for resumable work
@@ -22,12 +24,18 @@ spec.json
     work: facts that are needed to execute but determine nothing:
         mirror (bare repository that holds `tree`), base_tree (for score), label, resumable (bool),
         network (bool), input_files ([{path, source, digest, hidden}]), environment_slot (path or ""),
-        kind ("measure" | "environment"), output_cap_bytes, artifact_cap_bytes
+        kind ("measure" | "environment"), output_cap_bytes (of the outputs handed to score), artifact_cap_bytes (of
+        the outputs that are kept). A launch ({"argv", "env", "files": {name: text}}) may stand in either mapping; its
+        files are written into OUTERLOOP_OUTPUT_DIR. An input's digest "sha256:<hex>" of a regular file is checked.
+        environment_slot is the slot's folder: its accepted attempt's env/ is used (or a folder with a bin/ of its
+        own). base_tree may also stand in determinants as score_tree, and kind and network stand in either.
 
 attempts/<n>/attempt.json
     {"schema": 1, "digest": ..., "attempt": n, "minutes": 10.0, "margin_seconds": 60, "isolation": "none" | "bwrap" |
-     "apptainer", "image_path": "", "cache_seed": "", "keep_logs_bytes": 1048576, "term_grace_seconds": 5.0}
+     "apptainer", "image_path": "", "cache_seed": "", "keep_logs_bytes": 1048576, "term_grace_seconds": 5.0,
+     "gpu_form": ["--gpus-per-node=4"]}
     minutes bounds the command phase (and, separately, the score phase); it is not a determinant.
+    gpu_form is how this site spells GPUs on an srun line; used with several nodes only.
 
 claim.json
     {"schema": 1, "digest", "attempt", "job_id", "restart", "host", "node", "pid", "pid_start", "started",
@@ -49,6 +57,18 @@ result.json
      "stderr_tail": "last lines, at most 2000 characters", "isolation": "none" | "bwrap" | "apptainer",
      "artifacts": [{"path", "bytes", "sha256"}], "killed_processes": int, "minutes": float}
     Metric text is the number as it was printed, so that floors can be compared in exact decimal.
+    seconds of command and score are charged time: while the scheduler had the job suspended, none. stdout and stderr
+    are the command's, whole streams; stderr_tail is the scorer's when the scorer failed. max_rss_mb is of the largest
+    single process. reason ARTIFACT (phase artifacts): a declared output is missing, too large or leads out.
+    CANCELLED: `signal` reached the job, or (signal null) resumable work left requeue.json in state/.
+
+The command's environment: PATH, locale, device selection and library variables of the node, the declared variables,
+HOME, TMPDIR and caches in scratch, and of OUTERLOOP_* only OUTERLOOP_CKPT_DIR (resumable), OUTERLOOP_OUTPUT_DIR
+(resumable or launch), OUTERLOOP_ENV (environment slots). The wrapper itself reads SLURM_*, OUTERLOOP_LOCAL_JOB_ID (first),
+OUTERLOOP_SCRATCH and OUTERLOOP_CACHE_SEED (set by job.sh).
+
+Exit codes of the program: 0 a measured value, 1 a result that says what failed, 74 the result could not be written,
+95 to 99 below, 128 + n ended by signal n (with a result that says so).
 
 settled.json
     {"schema": 1, "attempt", "outcome", "reason", "detail", "state", "node", "job_id", "at"}

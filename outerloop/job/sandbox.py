@@ -44,6 +44,8 @@ class Room:
     """Read-only binds laid over the others: declared inputs."""
     hidden: Sequence[str] = ()
     """Folders of the record, masked wherever a bind would show them."""
+    home: str = ""
+    """The folder outside that is the home inside; it is among the writable binds too."""
     cwd: str = INSIDE
     network: bool = False
     gpus: int = 0
@@ -177,10 +179,11 @@ def apptainer_argv(apptainer: str, room: Room, image: str, command: Sequence[str
     """The command inside an image. `mark` is a folder that the first shell inside leaves a file in."""
     argv = [apptainer, "--silent", "exec", "--containall", "--cleanenv", "--no-privs", "--writable-tmpfs"]
     argv += [] if room.network else ["--net", "--network", "none"]
+    argv += ["--home", f"{room.home}:{INSIDE}/home"]
     argv += ["--nv"] if room.gpus and any(path.startswith("/dev/nvidia") for path in room.devices) else []
     argv += ["--rocm"] if room.gpus and "/dev/kfd" in room.devices else []
     binds = [(*bind, "ro") for bind in room.readable]
-    binds += [(*bind, "rw") for bind in (*room.writable, (mark, f"{INSIDE}/mark"))]
+    binds += [(*bind, "rw") for bind in (*room.writable, (mark, f"{INSIDE}/mark")) if bind[0] != room.home]
     binds += [(*bind, "ro") for bind in room.over]
     for outside, inside, mode in binds:
         if any(character in outside + inside for character in ":,"):
@@ -193,8 +196,9 @@ def apptainer_argv(apptainer: str, room: Room, image: str, command: Sequence[str
 def apptainer_environment(env: Mapping[str, str], node_env: Mapping[str, str]) -> dict[str, str]:
     """Variables for apptainer itself, which hands on those with its prefix. The image's own PATH stays."""
     kept = {name: node_env[name] for name in ("PATH", "LD_LIBRARY_PATH", "USER") if name in node_env}
-    given = {
-        f"APPTAINERENV_{name}": value for name, value in env.items() if name not in ("PATH", "LD_LIBRARY_PATH", "PWD")
-    }
-    home = env.get("VIRTUAL_ENV", "")
-    return {**kept, **given, **({"APPTAINERENV_PREPEND_PATH": f"{home}/bin"} if home else {})}
+    own = ("HOME", "LD_LIBRARY_PATH", "PATH", "PWD")
+    given = {f"APPTAINERENV_{name}": value for name, value in env.items() if name not in own}
+    slot = env.get("VIRTUAL_ENV", "")
+    if slot:
+        given["APPTAINERENV_PREPEND_PATH"] = f"{slot}/bin"
+    return {**kept, "HOME": "/nonexistent", **given}

@@ -9,12 +9,40 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from outerloop.job import files
 
 TAIL_REFRESH_SECONDS = 5.0
 """How often the tail of an overlong log is rewritten while the command runs, for those who follow it."""
+
+
+_REMEMBERED = 4096
+
+
+class Stream(Protocol):
+    """Somewhere for output to go that remembers its end."""
+
+    def feed(self, data: bytes) -> None: ...
+
+    def last(self, characters: int) -> str: ...
+
+
+class PassedOn:
+    """Output written on to a descriptor of this program."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._tail = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece of output."""
+        files.write_all(self._handle, data)
+        self._tail = (self._tail + data)[-_REMEMBERED:]
+
+    def last(self, characters: int) -> str:
+        """At most the last `characters` characters."""
+        return self._tail.decode("utf-8", "replace")[-characters:]
 
 
 class CappedLog:

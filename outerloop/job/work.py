@@ -206,10 +206,14 @@ def _contradictions(work: Work) -> list[str]:
         wrong.append(f"kind {work.kind!r} is neither 'measure' nor 'environment'")
     if work.isolation not in ISOLATIONS:
         wrong.append(f"attempt.isolation {work.isolation!r} is none of {', '.join(ISOLATIONS)}")
+    if work.isolation != "apptainer" and work.image_path:
+        wrong.append(f"an image can only be used with isolation apptainer, not {work.isolation}")
     if work.isolation == "apptainer" and not work.image_path:
         wrong.append("isolation apptainer needs attempt.image_path")
     if not 0 < work.minutes < float("inf"):
         wrong.append(f"attempt.minutes {work.minutes!r} should be above 0")
+    if work.nodes > 1 and work.kind == "environment":
+        wrong.append("an environment is built on one node")
     if work.nodes > 1 and work.launch is None:
         wrong.append("several nodes need a launch, not a command")
     if work.nodes > 1 and work.isolation != "none" and not work.network:

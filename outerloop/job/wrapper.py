@@ -14,12 +14,11 @@ import errno
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from outerloop.job import claim, files, layout, process, scratch, work
 from outerloop.job.execution import Execution, Stopped
+from outerloop.job.report import Report, read_work
 
 EXIT_RESULT_NOT_WRITTEN = 74
 """EX_IOERR of sysexits.h."""
@@ -72,90 +71,18 @@ def main(argv: list[str]) -> int:
     return code
 
 
-class Report:
-    """result.json while it comes into being."""
-
-    def __init__(self, slot: str, digest: str, attempt: int, me: claim.Identity, env: Mapping[str, str]) -> None:
-        self.slot = slot
-        self.me = me
-        self.env = env
-        self.body: dict[str, Any] = {
-            "schema": layout.SCHEMA,
-            "digest": digest,
-            "attempt": attempt,
-            "job_id": me.job_id,
-            "restart": me.restart,
-            "host": me.host,
-            "outcome": "failed",
-            "reason": None,
-            "phase": None,
-            "detail": "",
-            "exit_code": None,
-            "signal": None,
-            "metric": None,
-            "guards": {},
-            "phases": {},
-            "cpu_seconds": 0.0,
-            "max_rss_mb": 0.0,
-            "cpus_seen": claim.cpus_seen(),
-            "gpus_seen": claim.gpus_seen(env),
-            "stdout": {"bytes": 0, "sha256": "", "cut": False},
-            "stderr": {"bytes": 0, "sha256": "", "cut": False},
-            "stderr_tail": "",
-            "isolation": "none",
-            "artifacts": [],
-            "killed_processes": 0,
-            "minutes": 0.0,
-        }
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[dict[str, Any]]:
-        """Time a phase; an exception passes through with the phase closed. `seconds` set inside is kept."""
-        began = time.monotonic()
-        entry: dict[str, Any] = {"started": files.utc_now()}
-        self.body["phases"][name] = entry
-        try:
-            yield entry
-        finally:
-            entry["ended"] = files.utc_now()
-            entry.setdefault("seconds", round(time.monotonic() - began, 6))
-
-    def failed(self, stopped: Stopped) -> None:
-        self.body.update(
-            outcome="failed",
-            reason=stopped.reason,
-            phase=stopped.phase,
-            detail=stopped.detail,
-            exit_code=stopped.exit_code,
-            signal=stopped.signal,
-        )
-
-
 def _execute(report: Report, place: scratch.Scratch | OSError, signals: process.Signals) -> int:
     """Fill the report; returns the exit code."""
     try:
         if isinstance(place, OSError):
             reason = "SCRATCH_FULL" if place.errno in (errno.ENOSPC, errno.EDQUOT) else "RESOURCES"
             raise Stopped("setup", reason, f"no scratch folder could be made: {place}")
-        Execution(_read_work(report), report, place, signals).run()
+        Execution(read_work(report), report, place, signals).run()
     except Stopped as stopped:
         report.failed(stopped)
         print(f"outerloop: {stopped.phase} failed: {stopped.reason}: {stopped.detail}", file=sys.stderr, flush=True)
         return stopped.code
     return 0
-
-
-def _read_work(report: Report) -> work.Work:
-    try:
-        spec = files.read_object_patiently(os.path.join(report.slot, layout.SPEC))
-        order = files.read_object_patiently(
-            os.path.join(report.slot, layout.ATTEMPTS, str(report.body["attempt"]), layout.ORDER)
-        )
-        asked = work.read_work(spec, order, report.body["digest"], report.body["attempt"])
-    except (OSError, ValueError) as error:
-        raise Stopped("setup", "SPEC", str(error), code=layout.EXIT_SPEC) from error
-    report.body["isolation"], report.body["minutes"] = asked.isolation, asked.minutes
-    return asked
 
 
 def _claims_to_resume(slot: str) -> bool:
