@@ -5,20 +5,26 @@ from __future__ import annotations
 import decimal
 from decimal import Decimal
 
-SHOWN_DIGITS = 12
-_SHOWN = decimal.Context(prec=SHOWN_DIGITS, Emin=-999_999, Emax=999_999)
+# A number that a program printed, or the sum of a few, has at most this many digits and is shown whole.
+MEASURED_DIGITS = 20
+# A longer one is a quotient: it is cut to this many digits, and to two decimals more than its integer part.
+QUOTIENT_DIGITS = 6
 
 
 def number(value: Decimal) -> str:
-    """The value with at most 12 significant digits, in plain notation unless that gets long."""
+    """The value in plain notation (scientific when that gets long); quotients cut to about six digits."""
     if not value.is_finite():
         return str(value)
-    rounded = _SHOWN.plus(value)
-    if rounded.is_zero():
+    if value.is_zero():
         return "0"
-    if not -6 <= rounded.adjusted() <= 15:
-        return f"{rounded.normalize(_SHOWN):e}"
-    plain = f"{rounded:f}"
+    shown = value
+    if len(value.as_tuple().digits) > MEASURED_DIGITS:
+        digits = min(MEASURED_DIGITS, max(QUOTIENT_DIGITS, value.adjusted() + 3))
+        shown = decimal.Context(prec=digits, Emin=-999_999, Emax=999_999).plus(value)
+    if not -6 <= shown.adjusted() <= 15:
+        mantissa, exponent = f"{shown:e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{exponent}"
+    plain = f"{shown:f}"
     return plain.rstrip("0").rstrip(".") if "." in plain else plain
 
 
