@@ -1,0 +1,108 @@
+"""Exit codes, and how an exception becomes a sentence with one of them.
+
+Covered: the table of codes, `CliError`, and `explained`, which every command's body runs in. A user's mistake and a
+site's trouble show a message without a traceback; only a defect of ours shows one. Not covered: rendering of data.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | unexpected: a defect of outerloop |
+| 2 | usage or bad input: options, settings, contract |
+| 3 | refused: scope, budget, lane |
+| 4 | the record (database) is unavailable |
+| 5 | the cluster gave no answer |
+| 6 | no disk space |
+| 7 | not found: run, slot, benchmark |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from enum import IntEnum
+
+import click
+
+__all__ = ["CliError", "ExitCode", "explained", "translate"]
+
+
+class ExitCode(IntEnum):
+    """What the shell (or cron, or a script) learns from a command."""
+
+    OK = 0
+    UNEXPECTED = 1
+    BAD_INPUT = 2
+    REFUSED = 3
+    RECORD_UNAVAILABLE = 4
+    NO_CLUSTER = 5
+    NO_SPACE = 6
+    NOT_FOUND = 7
+
+
+class CliError(click.ClickException):
+    """A message for the person at the terminal and the exit code that goes with it."""
+
+    exit_code: int  # type: ignore[misc]  # click declares one code for the class
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.BAD_INPUT) -> None:
+        super().__init__(message)
+        self.exit_code = int(code)
+
+
+_CODES: dict[tuple[str, str], ExitCode] = {
+    ("outerloop.settings", "LaneError"): ExitCode.REFUSED,
+    ("outerloop.settings", "SettingsError"): ExitCode.BAD_INPUT,
+    ("outerloop.contract", "UnknownBenchmarkError"): ExitCode.NOT_FOUND,
+    ("outerloop.contract", "ContractError"): ExitCode.BAD_INPUT,
+    ("outerloop.climb.model", "RuleError"): ExitCode.BAD_INPUT,
+    ("outerloop.record.embedded", "DiskFullError"): ExitCode.NO_SPACE,
+    ("outerloop.record.embedded", "EmbeddedError"): ExitCode.RECORD_UNAVAILABLE,
+    ("outerloop.record.migrate", "MigrationError"): ExitCode.RECORD_UNAVAILABLE,
+    ("outerloop.record.store", "RecordUnavailable"): ExitCode.RECORD_UNAVAILABLE,
+    ("sqlalchemy.exc", "OperationalError"): ExitCode.RECORD_UNAVAILABLE,
+    ("sqlalchemy.exc", "InterfaceError"): ExitCode.RECORD_UNAVAILABLE,
+    ("psycopg", "OperationalError"): ExitCode.RECORD_UNAVAILABLE,
+}
+"""Module and name of each exception class that has a code. Names, so that nothing is imported to print a help text."""
+
+_FIRST_LINE_ONLY = ("sqlalchemy.exc", "psycopg")
+"""Their messages go on with the statement and its parameters, which are no help to a person."""
+
+_OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def translate(error: BaseException) -> CliError | None:
+    """The CliError for an exception that is no defect of ours, or None for one that is."""
+    if isinstance(error, CliError):
+        return error
+    chained: BaseException | None = error
+    while chained is not None:  # a full disk is a full disk, whatever was made of it on the way
+        if isinstance(chained, OSError) and chained.errno in _OUT_OF_SPACE:
+            return CliError(str(error), ExitCode.NO_SPACE)
+        chained = chained.__cause__
+    for kind in type(error).__mro__:
+        code = _CODES.get((kind.__module__, kind.__name__))
+        if code is not None:
+            text = str(error)
+            if kind.__module__.startswith(_FIRST_LINE_ONLY):
+                text = text.strip().split("\n", 1)[0].removeprefix("(psycopg.OperationalError) ")
+                text = f"the record is unavailable: {text}"
+            return CliError(text, code)
+    if isinstance(error, OSError) and error.filename is not None:
+        return CliError(f"{error.filename}: {error.strerror}", ExitCode.BAD_INPUT)
+    return None
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Run a command's body; what `translate` knows leaves as a CliError, everything else as it is."""
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:
+        known = translate(error)
+        if known is None:
+            raise
+        raise known from error
