@@ -15,6 +15,7 @@ from outerloop.compute.protocol import Compute
 from outerloop.dispatch.context import Context, Patience
 from outerloop.dispatch.observe import Observation, observe
 from outerloop.dispatch.wakes import WakePolicy
+from outerloop.record.models import REVISION
 from outerloop.record.store import Record
 from outerloop.settings import Settings, effective_backend
 from outerloop.slots import StateRoot
@@ -92,18 +93,18 @@ def database_url(settings: Settings, root: StateRoot, *, start: bool = True) -> 
 
     if start:
         return embedded.ensure_running(root.database)
-    return embedded.url(root.database)
+    return embedded.url_of(root.database)
 
 
 def open_deployment(settings: Settings, *, config: Path | None, migrate: bool = True) -> Deployment:
     """Open everything. Raises RecordUnavailable, SettingsError, OSError; starts the embedded server if needed."""
     root = StateRoot(settings.state)
     url = database_url(settings, root)
-    if migrate:
-        from outerloop.record import migrate as migration
-
-        migration.upgrade_if_needed(url)
     record = Record(url, owner=account(), slot_root=str(root.path))
+    if migrate and record.revision() != REVISION:
+        from outerloop.record.migrate import upgrade
+
+        upgrade(url)
     patience = settings.dispatch
     context = Context(
         record=record,

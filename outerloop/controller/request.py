@@ -102,9 +102,12 @@ def question_of(target: str, benchmark: str, definition: str, base_tree: str, ca
     )
 
 
-def run_name(question: str, ask: int) -> str:
-    """The run's id, from what is asked, so that a submission repeated after a crash finds its first half."""
-    return f"c-{digest_of({'question': question, 'ask': ask})[:RUN_ID_DIGITS]}"
+def run_name(owner: str, state: str, question: str, ask: int) -> str:
+    """The run's id, from who asks what, so that a submission repeated after a crash finds its first half.
+
+    Owner and state folder are part of it because several of them may share one record.
+    """
+    return f"c-{digest_of({'owner': owner, 'state': state, 'question': question, 'ask': ask})[:RUN_ID_DIGITS]}"
 
 
 def champion_key(target: str, benchmark: str, definition: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from outerloop.compute.names import wake_name
+from outerloop.compute.names import job_name
 from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, Unknown, When
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import NEVER_REASONS
@@ -72,7 +72,7 @@ def ring_later(
             realm_id=context.record.realm_id,
             run_id=lease.run_id,
             number=number,
-            job_name=wake_name(context.deployment, lease.run_id, number),
+            job_name=job_name(context.deployment, "wake", lease.run_id, number),
             awaited=awaited,
         )
         session.add(wake)
@@ -131,7 +131,7 @@ def _script(context: Context, run_id: str, number: int) -> Path:
     lines = ["#!/bin/sh"]
     if context.config is not None:
         lines.append(f"export OUTERLOOP_CONFIG={shlex.quote(str(context.config))}")
-    lines.append(f"exec {shlex.quote(context.python)} -I -m outerloop.cli wake {shlex.quote(run_id)}")
+    lines.append(f"exec {shlex.quote(context.python)} -I -m outerloop.cli wake {shlex.quote(run_id)} --number {number}")
     replace(path, "\n".join(lines) + "\n", name="attempt.prepare", mode=0o755)
     return path
 

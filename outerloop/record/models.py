@@ -40,6 +40,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 __all__ = [
+    "REVISION",
     "Attempt",
     "Await",
     "Base",
@@ -53,6 +54,9 @@ __all__ = [
     "Slot",
     "Wake",
 ]
+
+REVISION = "0001"
+"""The migration that these models are; a test compares it with the newest one."""
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",

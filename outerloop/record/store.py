@@ -121,6 +121,13 @@ class Record:
             session.execute(text("set transaction read only"))
             yield session
 
+    def revision(self) -> str | None:
+        """The migration that the database stands at, None for one without our tables."""
+        with self._session() as session, session.begin():
+            if session.execute(text("select to_regclass('alembic_version')")).scalar_one() is None:
+                return None
+            return session.execute(text("select version_num from alembic_version")).scalar_one_or_none()
+
     def now(self) -> datetime:
         """The only clock that decides anything."""
         with self.reading() as session:

@@ -1,0 +1,177 @@
+"""A run read from disk alone: request, ledger, contract and slots, without the record.
+
+Covered: the readings of a run's current round from its slot directories, and judging them anew. `verify` compares
+that with the record, `db rebuild` makes the record from it. Not covered: writing anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outerloop.climb import (
+    ClimbPlan,
+    EvidenceError,
+    MeasureRequest,
+    NeedMore,
+    Reading,
+    Verdict,
+    next_step,
+    plan_measures,
+)
+from outerloop.contract import Contract
+from outerloop.controller.git import Mirror
+from outerloop.controller.ledger import Ledger, LedgerEvent, effective_cancel
+from outerloop.controller.plan import Planned, Round, climb_plan, planned_work, read_contract, reading_of_slot
+from outerloop.controller.request import ClimbRequest
+from outerloop.dispatch.context import Context
+from outerloop.dispatch.evidence import Action
+from outerloop.dispatch.settle import decision_from_disk
+from outerloop.slots import Result, SlotDirectory
+from outerloop.slots.files import read_json
+
+__all__ = ["Disk", "Verified", "read_run", "verify"]
+
+
+@dataclass
+class Disk:
+    """What the state folder holds of one run."""
+
+    request: ClimbRequest
+    events: list[LedgerEvent]
+    rounds: list[Round]
+    contract: Contract | None = None
+    plan: ClimbPlan | None = None
+    planned: dict[int, list[Planned]] = field(default_factory=dict)
+    """By round: every role whose measure follows from the readings, with its work."""
+    readings: dict[int, dict[str, Reading]] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict as the ledger has it."""
+        for event in self.events:
+            if event.kind == "verdict":
+                return Verdict.from_json(event.body["verdict"])
+        return None
+
+
+def read_run(context: Context, run_id: str) -> Disk:
+    """Read a run from disk. Raises LookupError when there is no request, ValueError for one that is torn."""
+    body = read_json(context.root.request(run_id))
+    if body is None:
+        raise LookupError(f"there is no request on disk for run {run_id}")
+    request = ClimbRequest.model_validate(body)
+    events = Ledger(context.root, run_id).read()
+    disk = Disk(request, events, [Round.of(event) for event in events if event.kind == "round"])
+    mirror = Mirror(context.root.mirror(request.target))
+    for round_ in disk.rounds:
+        disk.contract = read_contract(mirror, round_.base_commit)
+        disk.plan = climb_plan(disk.contract, request, round_)
+        _measure_round(context, mirror, disk, round_)
+    return disk
+
+
+def _measure_round(context: Context, mirror: Mirror, disk: Disk, round_: Round) -> None:
+    assert disk.contract is not None and disk.plan is not None
+    readings: dict[str, Reading] = {}
+    planned: list[Planned] = []
+    while True:
+        try:
+            wanted: tuple[MeasureRequest, ...] = plan_measures(disk.plan, readings)
+        except EvidenceError:
+            break
+        missing = [request for request in wanted if request.role not in readings]
+        if not missing:
+            break
+        known = {item.role for item in planned}
+        for item in planned_work(context, mirror, disk.contract, disk.request, round_, missing):
+            if item.role in known:
+                continue
+            planned.append(item)
+            if item.measure is not None:
+                readings[item.role] = slot_reading(context.slot(item.work.digest), item.role, item.measure.seed)
+    disk.planned[round_.number] = planned
+    disk.readings[round_.number] = readings
+
+
+def slot_reading(directory: SlotDirectory, role: str, seed: int) -> Reading:
+    """A slot's value, failure or absence as its directory has it."""
+    state, result, reason, detail, attempt = slot_on_disk(directory)
+    settled = directory.settled(attempt) or {}
+    return reading_of_slot(
+        role,
+        state=state,
+        body=result.body if result is not None else None,
+        reason=reason,
+        detail=detail,
+        digest=directory.digest,
+        attempt=attempt,
+        node=str(settled.get("node") or ""),
+        seed=seed,
+    )
+
+
+def slot_on_disk(directory: SlotDirectory) -> tuple[str, Result | None, str, str, int]:
+    """(state, result, reason, detail, attempt) as far as a slot's files tell: done, failed or open."""
+    pin = directory.pinned()
+    if pin is not None:
+        result = directory.result(pin.attempt)
+        if result is not None:
+            settled = decision_from_disk(directory.settled(pin.attempt) or {})
+            return "done", result, settled.reason if settled else "", settled.detail if settled else "", pin.attempt
+    for n in reversed(directory.attempt_numbers()):
+        decision = decision_from_disk(directory.settled(n) or {})
+        if decision is not None and decision.action is Action.FAILED:
+            return "failed", directory.result(n), decision.reason, decision.detail, n
+    return "open", None, "", "", 0
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Whether what the slots say is what was decided."""
+
+    run_id: str
+    agrees: bool
+    recorded: str
+    recomputed: str
+    differences: tuple[str, ...] = ()
+    verdict: Verdict | None = None
+
+
+def verify(context: Context, run_id: str, recorded: Mapping[str, object] | None) -> Verified:
+    """Recompute a run's verdict from disk alone and compare it with the ledger and, if given, the record's evidence."""
+    disk = read_run(context, run_id)
+    ledger = disk.verdict
+    cancelled = effective_cancel(disk.events)
+    differences: list[str] = []
+    if ledger is None:
+        if cancelled is not None:
+            return Verified(run_id, True, "cancelled", "cancelled", (), None)
+        return Verified(run_id, True, "no verdict yet", "no verdict yet", (), None)
+    if recorded is not None and dict(recorded) != ledger.to_json():
+        differences.append("the record's verdict is not the ledger's")
+    if ledger.reason == "scope" or not disk.rounds or disk.plan is None:
+        return Verified(run_id, not differences, ledger.sentence, ledger.sentence, tuple(differences), ledger)
+    readings = {
+        role: reading
+        for role, reading in disk.readings[disk.rounds[-1].number].items()
+        if role in set(ledger.findings.roles)
+    }
+    again: str
+    verdict: Verdict | None = None
+    try:
+        step = next_step(disk.plan, readings)
+        if isinstance(step, Verdict):
+            verdict, again = step, step.sentence
+        elif isinstance(step, NeedMore):
+            again = f"not to be judged: no slots for {', '.join(m.role for m in step.measures)}"
+        else:
+            again = f"not to be judged: no value for {', '.join(step.roles)}"
+    except EvidenceError as error:
+        again = f"not to be judged: {error}"
+    if ledger.reason == "superseded":
+        if verdict is None or verdict.outcome != "accepted":
+            differences.append("superseded, but the slots no longer say accepted")
+    elif verdict is None or verdict.to_json() != ledger.to_json():
+        differences.append(f"the slots say: {again}")
+    return Verified(run_id, not differences, ledger.sentence, again, tuple(differences), verdict)

@@ -1,0 +1,154 @@
+"""What an operator does to runs: cancel, retry.
+
+Covered: both, as facts in the run's ledger before they are in the record. Not covered: advancing afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import func, select, update
+
+from outerloop.controller.deployment import Deployment, account
+from outerloop.controller.interest import drop_interest
+from outerloop.controller.ledger import Behind, Ledger, crowned, effective_cancel, fold_events
+from outerloop.record.models import Measure, Run, Slot
+
+__all__ = ["OperatorError", "Retried", "cancel", "find_run", "retry"]
+
+TRIES = 50
+"""Attempts to write the next event while others write too."""
+
+
+class OperatorError(Exception):
+    """The operation makes no sense for this run; the text says why and what would."""
+
+
+def find_run(deployment: Deployment, name: str) -> Run:
+    """The run whose id is `name` or begins with it. Raises LookupError with the near ones."""
+    record = deployment.record
+    with record.reading() as session:
+        exact = session.get(Run, name)
+        if exact is not None and exact.realm_id == record.realm_id:
+            return exact
+        found = list(
+            session.scalars(
+                select(Run).where(Run.realm_id == record.realm_id, Run.id.like(f"{_escaped(name)}%")).limit(5)
+            )
+        )
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise LookupError(f"{name} is the beginning of several runs: {', '.join(run.id for run in found)}")
+        newest = session.scalars(
+            select(Run.id).where(Run.realm_id == record.realm_id).order_by(Run.created_at.desc()).limit(200)
+        ).all()
+    import difflib
+
+    near = difflib.get_close_matches(name, newest, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else "; `outerloop status --all` lists them"
+    raise LookupError(f"there is no run {name}{hint}")
+
+
+def _escaped(name: str) -> str:
+    return name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def cancel(deployment: Deployment, run_id: str, why: str) -> list[str]:
+    """End a run as cancelled; its jobs go too unless another run wants them. Returns notes for people.
+
+    Raises OperatorError when it has ended, or is being made champion at this very moment.
+    """
+    context = deployment.context
+    ledger = Ledger(context.root, run_id)
+    for _ in range(TRIES):
+        events = ledger.read()
+        with context.record.reading() as session:
+            run = session.get(Run, run_id)
+        if run is None:
+            raise LookupError(f"there is no run {run_id}")
+        if any(event.kind == "verdict" for event in events) or (run.state == "ended" and not effective_cancel(events)):
+            raise OperatorError(f"run {run_id} has ended already ({run.verdict or 'decided'})")
+        if crowned(events) is not None:
+            raise OperatorError(f"run {run_id} was accepted and is being made champion: too late to cancel")
+        if effective_cancel(events) is None:
+            try:
+                ledger.append(len(events), "cancel", {"by": account(), "why": why})
+            except Behind:
+                continue
+            events = ledger.read()
+        with context.record.transaction("tx.operator") as session:
+            row = session.scalars(select(Run).where(Run.id == run_id).with_for_update()).one()
+            fold_events(session, row, events, root=context.root)
+        return drop_interest(context, run_id, why)
+    raise OperatorError(f"run {run_id} is changing too fast to cancel; try again")
+
+
+@dataclass
+class Retried:
+    """What a retry reopened."""
+
+    slots: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+
+
+def retry(deployment: Deployment, name: str) -> Retried:
+    """Give the exhausted slots of a run (or one slot, by digest) their attempts again and awaken all blocked runs
+    that want them. Raises LookupError, OperatorError."""
+    context = deployment.context
+    record = context.record
+    with record.reading() as session:
+        slot_ids = (
+            list(
+                session.scalars(
+                    select(Slot.id).where(Slot.realm_id == record.realm_id, Slot.digest.like(f"{_escaped(name)}%"))
+                )
+            )
+            if len(name) >= 8 and set(name) <= set("0123456789abcdef")
+            else []
+        )
+    run_ids: set[str] = set()
+    if not slot_ids:
+        run = find_run(deployment, name)
+        if run.state == "ended":
+            raise OperatorError(
+                f"run {run.id} has ended ({run.verdict}); ask again with `outerloop submit climb … --again`"
+            )
+        run_ids.add(run.id)
+        with record.reading() as session:
+            slot_ids = list(
+                session.scalars(
+                    select(Slot.id)
+                    .join(Measure, Measure.slot_id == Slot.id)
+                    .where(Measure.run_id == run.id, Slot.state == "exhausted")
+                )
+            )
+    retried = Retried()
+    for slot_id in sorted(set(slot_ids)):
+        with record.transaction("tx.operator") as session:
+            slot = session.scalars(select(Slot).where(Slot.id == slot_id).with_for_update()).one()
+            if slot.state != "exhausted":
+                continue
+            allowed = slot.attempts_counted + context.patience.max_attempts
+            context.slot(slot.digest).grant_retry(
+                slot.grants + 1, {"allowed": allowed, "by": account(), "after": slot.reason}
+            )
+            slot.grants += 1
+            slot.attempts_allowed = allowed
+            slot.state, slot.failure_class, slot.reason, slot.detail = "open", None, "", ""
+            slot.next_try_at = slot.settled_at = None
+            retried.slots.append(slot.digest)
+            run_ids.update(session.scalars(select(Measure.run_id).where(Measure.slot_id == slot_id)))
+    for run_id in sorted(run_ids):
+        with record.transaction("tx.operator") as session:
+            changed = session.scalar(
+                update(Run)
+                .where(Run.id == run_id, Run.state == "blocked")
+                .values(state="queued", state_reason="", state_detail="", due_at=func.now())
+                .returning(Run.id)
+            )
+        if changed is not None:
+            retried.runs.append(run_id)
+    if not retried.slots and not retried.runs:
+        raise OperatorError(f"{name}: nothing is blocked or exhausted")
+    return retried

@@ -1,0 +1,308 @@
+"""Submitting a climb: from a researcher's clone to a durable request.
+
+Covered: finding base and candidate, the checks that need no job, freezing the execution, asking twice, the inbox.
+Not covered: measuring and deciding (advance.py).
+
+The request is durable in the inbox before the record knows of it, so a crash or an unreachable record loses nothing
+that was acknowledged: the tick imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform as machine
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import Insert, insert
+
+from outerloop.contract import Benchmark, Contract
+from outerloop.controller.champions import champion_now
+from outerloop.controller.content import content_digest
+from outerloop.controller.deployment import account
+from outerloop.controller.git import GitError, Mirror, Repository
+from outerloop.controller.plan import read_contract, relevant_siblings
+from outerloop.controller.request import ClimbRequest, Execution, InputFile, champion_key, question_of, run_name
+from outerloop.controller.scope import ScopeProblem, scope_problems
+from outerloop.controller.work import lane_mapping
+from outerloop.dispatch.submit import walltime_minutes
+from outerloop.effects import effect
+from outerloop.record.models import Run
+from outerloop.record.store import Record
+from outerloop.settings import Settings, choose_lane
+from outerloop.slots import StateRoot
+from outerloop.slots.files import publish, read_json
+
+__all__ = ["Prepared", "Refusal", "enqueue", "import_inbox", "leave_in_inbox", "prepare_climb"]
+
+_STRENGTH = {"none": 0, "bwrap": 1, "apptainer": 2}
+
+
+class Refusal(Exception):
+    """The climb cannot be taken; the text has every reason. Nothing was recorded."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A climb that can be submitted, and what a person may want to know before."""
+
+    request: ClimbRequest
+    contract: Contract
+    siblings: tuple[str, ...]
+    problems: tuple[ScopeProblem, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def prepare_climb(
+    settings: Settings,
+    root: StateRoot,
+    *,
+    repository: Path,
+    benchmark: str,
+    base: str | None,
+    candidate: str,
+    ask: int = 0,
+    priority: int = 0,
+) -> Prepared:
+    """Resolve, check and freeze a climb. Pins its commits in the mirror and writes nothing else.
+
+    Raises Refusal, GitError, ContractError, LaneError (settings).
+    """
+    repo = Repository.open(repository)
+    mirror = Mirror(root.mirror(repo.identity))
+    mirror.ensure()
+    candidate_commit = repo.seal_worktree() if candidate == "worktree" else repo.commit(candidate)
+    default = repo.commit(repo.default_branch()) if base is None else ""
+    pinned = {candidate_commit, *([default] if default else [])}
+    given = ""
+    if base is not None:
+        given = _resolve(repo, mirror, base)
+        if not mirror.has(given):
+            pinned.add(given)
+    mirror.pin(repo, {f"commits/{commit}": commit for commit in pinned})
+    notes: list[str] = []
+    start = given or default
+    contract = read_contract(mirror, start)
+    climbed = contract.benchmark(benchmark)
+    champion = champion_now(root, champion_key(repo.identity, benchmark, climbed.definition_hash()))
+    base_commit, base_revision = start, base or repo.default_branch()
+    if base is None and champion is not None:
+        base_commit, base_revision = champion.commit, f"champion {champion.seq}"
+        contract = read_contract(mirror, base_commit)
+        climbed = contract.benchmark(benchmark)
+    base_tree, candidate_tree = mirror.tree(base_commit), mirror.tree(candidate_commit)
+    promotable = champion is None or champion.tree == base_tree
+    if champion is None and base is not None and base_tree != mirror.tree(_default_commit(repo, mirror)):
+        promotable = False
+    if not promotable:
+        notes.append(
+            "the base is not the champion, so acceptance will not make the candidate champion"
+            if champion is not None
+            else "the base is not the default branch, so acceptance will not make the first champion"
+        )
+    unusable = mirror.unusable_entries(candidate_tree)
+    if unusable:
+        raise Refusal("the candidate cannot be materialised on a node: " + "; ".join(unusable))
+    changes = mirror.changes(base_tree, candidate_tree)
+    siblings = relevant_siblings(contract, benchmark, [change.path for change in changes])
+    definition = climbed.definition_hash()
+    question = question_of(repo.identity, benchmark, definition, base_tree, candidate_tree)
+    request = ClimbRequest(
+        id=run_name(account(), str(root.path), question, ask),
+        question=question,
+        ask=ask,
+        target=repo.identity,
+        benchmark=benchmark,
+        definition=definition,
+        base_commit=base_commit,
+        base_tree=base_tree,
+        base_revision=base_revision,
+        candidate_commit=candidate_commit,
+        candidate_tree=candidate_tree,
+        candidate_revision=candidate,
+        subject=repo.subject(candidate_commit),
+        champion_seq=champion.seq if champion else 0,
+        promotable=promotable,
+        submitter=account(),
+        repository=str(repo.top),
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        execution=_executions(settings, repo, (climbed, *contract.siblings(benchmark))),
+        platform=f"{machine.system()}-{machine.machine()}-python{sys.version_info[0]}.{sys.version_info[1]}",
+        priority=priority,
+        gpu_hours=None if contract.budgets.gpu_hours is None else float(contract.budgets.gpu_hours),
+        runs_per_week=contract.budgets.runs_per_week,
+    )
+    problems = tuple(scope_problems(changes, contract.scope))
+    if not changes:
+        notes.append("candidate and base have the same tree")
+    return Prepared(request, contract, tuple(s.name for s in siblings), problems, tuple(notes))
+
+
+def _resolve(repo: Repository, mirror: Mirror, revision: str) -> str:
+    """A commit of the clone, or, for a champion that only the mirror keeps, its full id."""
+    try:
+        return repo.commit(revision)
+    except GitError:
+        if len(revision) >= 40 and mirror.has(revision):
+            return revision
+        raise
+
+
+def _default_commit(repo: Repository, mirror: Mirror) -> str:
+    commit = repo.commit(repo.default_branch())
+    if not mirror.has(commit):
+        mirror.pin(repo, {f"commits/{commit}": commit})
+    return commit
+
+
+def _executions(settings: Settings, repo: Repository, benchmarks: Sequence[Benchmark]) -> dict[str, Execution]:
+    problems: list[str] = []
+    found: dict[str, Execution] = {}
+    for benchmark in benchmarks:
+        name, lane = choose_lane(settings, benchmark.lane, benchmark.gpus)
+        isolation = max(lane.isolation or settings.isolation, benchmark.isolation or "none", key=_STRENGTH.__getitem__)
+        image = benchmark.image or (str(lane.image) if lane.image else "")
+        order = {"minutes": float(benchmark.minutes), "score": bool(benchmark.score)}
+        minutes = walltime_minutes(order, settings.dispatch.margin_minutes)
+        if lane.max_minutes is not None and minutes > lane.max_minutes:
+            problems.append(
+                f"{benchmark.name}: needs {minutes:g} minutes of walltime (its {benchmark.minutes} and a margin),"
+                f" lane {name} allows {lane.max_minutes:g}"
+            )
+        if isolation == "apptainer" and not image:
+            problems.append(f"{benchmark.name}: isolation is apptainer, but neither it nor lane {name} names an image")
+        if isolation != "apptainer":
+            image = ""
+        try:
+            inputs = tuple(_input(repo, item.path, item.digest, hidden=item.hidden) for item in benchmark.inputs)
+            image_digest = content_digest(Path(image)) if image else ""
+        except (OSError, Refusal) as error:
+            problems.append(f"{benchmark.name}: {error}")
+            continue
+        found[benchmark.name] = Execution(
+            lane=lane_mapping(settings.lane(name)),
+            prologue=lane.prologue,
+            cache_seed=str(lane.cache_seed) if lane.cache_seed else "",
+            isolation=isolation,
+            image_path=image,
+            image_digest=image_digest,
+            gpu_type=benchmark.gpu_type or lane.gpu_type,
+            inputs=inputs,
+        )
+    if problems:
+        raise Refusal("; ".join(problems))
+    return found
+
+
+def _input(repo: Repository, path: str, digest: str, *, hidden: bool) -> InputFile:
+    source = Path(path) if path.startswith("/") else repo.top / path
+    if not source.exists():
+        raise Refusal(f"input {path} does not exist ({source})")
+    found = content_digest(source)
+    if digest != "content" and digest.removeprefix("sha256:") != found:
+        raise Refusal(f"input {path} has the content sha256:{found}, the contract says {digest}")
+    return InputFile(path=path, source=str(source.resolve()), digest=found, hidden=hidden)
+
+
+# -- taking it
+
+
+def leave_in_inbox(root: StateRoot, request: ClimbRequest) -> None:
+    """Make the request durable; from here on it will be carried out."""
+    publish(root.inbox_request(request.id), request.to_json(), name="inbox.write")
+
+
+def earlier_asks(record: Record, question: str) -> list[Run]:
+    """Runs of this realm that asked the same, newest first."""
+    with record.reading() as session:
+        return list(
+            session.scalars(
+                select(Run).where(Run.realm_id == record.realm_id, Run.question == question).order_by(Run.ask.desc())
+            )
+        )
+
+
+def week_budget_problem(record: Record, request: ClimbRequest, limits: Sequence[int | None]) -> str | None:
+    """Why the target's runs of this week are used up, with the numbers; None when they are not."""
+    limit = min((value for value in limits if value is not None), default=None)
+    if limit is None:
+        return None
+    with record.reading() as session:
+        used = session.scalar(
+            select(func.count())
+            .select_from(Run)
+            .where(
+                Run.realm_id == record.realm_id,
+                Run.target == request.target,
+                Run.created_at > func.now() - timedelta(days=7),
+            )
+        )
+    if (used or 0) < limit:
+        return None
+    return f"runs of {request.target} this week: {used} of {limit}, 0 remain"
+
+
+def enqueue(record: Record, root: StateRoot, request: ClimbRequest) -> bool:
+    """Write the request into the run's folder and the record. True when this call made the run. Idempotent."""
+    publish(root.request(request.id), request.to_json(), name="run.request")
+    # Another process may have asked the same meanwhile: its request is the one that counts.
+    stored = read_json(root.request(request.id))
+    if stored is not None:
+        request = ClimbRequest.model_validate(stored)
+    with record.transaction("tx.enqueue") as session:
+        made = session.scalar(insert_run(record.realm_id, request).returning(Run.id))
+    inbox = root.inbox_request(request.id)
+    if inbox.exists():
+        with effect("inbox.remove"):
+            inbox.unlink(missing_ok=True)
+    return made is not None
+
+
+def insert_run(realm_id: int, request: ClimbRequest) -> Insert:
+    """The statement that makes a run's row, harmless when it is there."""
+    return (
+        insert(Run)
+        .values(
+            id=request.id,
+            realm_id=realm_id,
+            kind=request.kind,
+            question=request.question,
+            ask=request.ask,
+            target=request.target,
+            benchmark=request.benchmark,
+            definition=request.definition,
+            base_commit=request.base_commit,
+            base_tree=request.base_tree,
+            candidate_commit=request.candidate_commit,
+            candidate_tree=request.candidate_tree,
+            submitter=request.submitter,
+            label=request.subject,
+            request=request.to_json(),
+            priority=request.priority,
+            created_at=datetime.fromisoformat(request.created_at),
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+def import_inbox(record: Record, root: StateRoot) -> tuple[list[str], list[str]]:
+    """Take in what submitters left. Returns (run ids, problems); a torn or foreign file is named and left alone."""
+    taken, problems = [], []
+    try:
+        names = sorted(entry.name for entry in os.scandir(root.inbox) if entry.name.endswith(".json"))
+    except FileNotFoundError:
+        return [], []
+    for name in names:
+        body = read_json(root.inbox / name)
+        try:
+            request = ClimbRequest.model_validate(body)
+        except ValueError as error:
+            problems.append(f"inbox/{name} is not a request: {str(error).splitlines()[0]}")
+            continue
+        enqueue(record, root, request)
+        taken.append(request.id)
+    return taken, problems

@@ -1,0 +1,257 @@
+"""tick and wake: which runs to advance, and what a sweep over everything does besides.
+
+Covered: one listing for all runs, folding it, importing the inbox, doorbells, due runs, heartbeat, metrics.
+Not covered: advancing one run (advance.py). One broken run never stops the others.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import time
+import traceback
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from outerloop.controller.advance import Advanced, advance
+from outerloop.controller.deployment import Deployment
+from outerloop.controller.submit import import_inbox
+from outerloop.dispatch.settle import fold_attempts, live_attempts
+from outerloop.dispatch.submit import recover_intents
+from outerloop.dispatch.wakes import fold_wakes
+from outerloop.record.models import Await, Heartbeat, Run, Wake
+from outerloop.record.store import RecordUnavailable
+from outerloop.slots.files import append_marker
+
+__all__ = ["TickReport", "dry_tick", "ring_doorbell", "tick", "wake"]
+
+LOW_DISK_BYTES = 512 << 20
+"""Below this much free space in the state folder a tick warns."""
+FAILED_RUN_SECONDS = 300
+"""A run whose advancing failed with an unexpected error is tried again after so long."""
+BUSY_PATIENCE_SECONDS = 30.0
+"""How long a wake waits for the process that is advancing its run."""
+
+
+@dataclass
+class TickReport:
+    """What a sweep did: effects, not intentions."""
+
+    ran: bool = True
+    queue_answered: bool = True
+    imported: list[str] = field(default_factory=list)
+    settled: int = 0
+    adopted: int = 0
+    advanced: list[Advanced] = field(default_factory=list)
+    would_advance: list[str] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def counters(self) -> dict[str, Any]:
+        states: dict[str, int] = {}
+        for item in self.advanced:
+            states[item.state] = states.get(item.state, 0) + 1
+        return {
+            "imported": len(self.imported),
+            "settled": self.settled,
+            "adopted": self.adopted,
+            "advanced": len(self.advanced),
+            "submitted": sum(item.submitted for item in self.advanced),
+            "broken": len(self.broken),
+            "queue_answered": self.queue_answered,
+            "seconds": round(self.seconds, 3),
+            **{f"now_{state}": count for state, count in sorted(states.items())},
+        }
+
+
+def tick(deployment: Deployment) -> TickReport:
+    """One sweep over this realm. A second tick at the same time does nothing (`ran` is False).
+
+    Raises RecordUnavailable and OSError (disk full); whatever was committed before stays.
+    """
+    report = TickReport()
+    started = time.monotonic()
+    with deployment.record.tick_lock() as mine:
+        if not mine:
+            report.ran = False
+            report.notes.append("another tick is running")
+            return report
+        report.imported, problems = import_inbox(deployment.record, deployment.root)
+        report.notes += problems
+        _probe_disk(deployment, report)
+        _fold(deployment, report)
+        for run_id in _due(deployment):
+            _advance_one(deployment, run_id, report)
+        report.notes += deployment.notes
+        report.seconds = time.monotonic() - started
+        _heartbeat(deployment, report)
+    return report
+
+
+def _fold(deployment: Deployment, report: TickReport) -> None:
+    """The queue first: one listing brings every live attempt and wake up to date."""
+    context = deployment.context
+    observation = deployment.observation(fresh=True)
+    report.queue_answered = observation.complete
+    with context.record.reading() as session:
+        attempts = live_attempts(session, context.record.realm_id)
+    recovered, submitted = recover_intents(context, observation, attempts)
+    folded = fold_attempts(context, observation, attempts, files=False)
+    report.settled = folded.settled
+    report.adopted = recovered.adopted
+    report.notes += recovered.notes + folded.notes
+    report.notes += [f"submitted again: {job}" for job in submitted.accepted]
+    rung = fold_wakes(context, observation) | _doorbells(deployment)
+    if rung:
+        with context.record.transaction("tx.observe") as session:
+            session.execute(update(Run).where(Run.id.in_(rung), Run.state == "waiting").values(due_at=func.now()))
+
+
+def _doorbells(deployment: Deployment) -> set[str]:
+    """Runs whose wake could not reach the record and left a marker."""
+    folder = deployment.root.path / "doorbells"
+    try:
+        names = [entry.name for entry in os.scandir(folder)]
+    except FileNotFoundError:
+        return set()
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    return set(names)
+
+
+def _due(deployment: Deployment) -> list[str]:
+    record = deployment.record
+    with record.reading() as session:
+        return list(
+            session.scalars(
+                select(Run.id)
+                .where(
+                    Run.realm_id == record.realm_id,
+                    Run.state.in_(["queued", "waiting"]),
+                    Run.due_at <= func.clock_timestamp(),
+                )
+                .order_by(Run.priority.desc(), Run.created_at)
+            )
+        )
+
+
+def _advance_one(deployment: Deployment, run_id: str, report: TickReport) -> None:
+    try:
+        report.advanced.append(advance(deployment, run_id))
+    except RecordUnavailable:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        report.broken[run_id] = f"{type(error).__name__}: {error}"
+        _note_broken(deployment, run_id, error)
+
+
+def _note_broken(deployment: Deployment, run_id: str, error: Exception) -> None:
+    with deployment.record.transaction("tx.tick") as session:
+        session.execute(
+            update(Run)
+            .where(Run.id == run_id, Run.state.in_(["queued", "waiting"]))
+            .values(
+                last_error="".join(traceback.format_exception(error))[-4000:],
+                due_at=func.now() + timedelta(seconds=FAILED_RUN_SECONDS),
+            )
+        )
+
+
+def _probe_disk(deployment: Deployment, report: TickReport) -> None:
+    free = shutil.disk_usage(deployment.root.path).free
+    if free < LOW_DISK_BYTES:
+        report.notes.append(f"only {free >> 20} MiB are free in {deployment.root.path}")
+
+
+def _heartbeat(deployment: Deployment, report: TickReport) -> None:
+    record = deployment.record
+    with record.transaction("tx.tick") as session:
+        values = {
+            "realm_id": record.realm_id,
+            "name": "tick",
+            "host": socket.gethostname(),
+            "body": report.counters(),
+        }
+        session.execute(
+            insert(Heartbeat)
+            .values(**values)
+            .on_conflict_do_update(
+                index_elements=["realm_id", "name"],
+                set_={"at": func.now(), "host": values["host"], "body": values["body"]},
+            )
+        )
+
+
+def dry_tick(deployment: Deployment) -> TickReport:
+    """What a tick would do now and why it does not: nothing is written."""
+    report = TickReport(ran=False)
+    observation = deployment.observation(fresh=True)
+    report.queue_answered = observation.complete
+    context = deployment.context
+    with context.record.reading() as session:
+        attempts = live_attempts(session, context.record.realm_id)
+        ended = [
+            attempt.id
+            for attempt in attempts
+            if attempt.job_id and observation.complete and _looks_ended(observation.listed(attempt.job_id))
+        ]
+        runs = set(session.scalars(select(Await.run_id).where(Await.attempt_id.in_(ended))))
+    runs.update(_due(deployment))
+    try:
+        waiting = [entry.name for entry in os.scandir(deployment.root.inbox) if entry.name.endswith(".json")]
+    except FileNotFoundError:
+        waiting = []
+    report.would_advance = sorted(runs)
+    report.notes.append("dry run: nothing was changed")
+    if waiting:
+        report.notes.append(f"would import {len(waiting)} requests from the inbox")
+    report.notes += deployment.notes
+    return report
+
+
+def _looks_ended(row: Any) -> bool:
+    return row is None or row.state.final
+
+
+def wake(deployment: Deployment, run_id: str, number: int | None) -> TickReport:
+    """A doorbell rang: advance this run, then everything else of this owner that is due.
+
+    It believes nothing about why it was woken; it looks.
+    """
+    report = TickReport()
+    started = time.monotonic()
+    if number is not None:
+        with deployment.record.transaction("tx.wake") as session:
+            session.execute(
+                update(Wake)
+                .where(Wake.run_id == run_id, Wake.number == number, Wake.state.in_(["intent", "submitted"]))
+                .values(state="done", reason="rang")
+            )
+    deadline = time.monotonic() + BUSY_PATIENCE_SECONDS
+    _advance_one(deployment, run_id, report)
+    # Who holds the lease may have looked at the queue before our jobs ended, and counted on this doorbell.
+    while report.advanced and report.advanced[-1].busy and time.monotonic() < deadline:
+        time.sleep(0.2)
+        report.advanced.pop()
+        deployment.forget_observation()
+        _advance_one(deployment, run_id, report)
+    for other in _due(deployment):
+        if other != run_id:
+            _advance_one(deployment, other, report)
+    report.notes += deployment.notes
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def ring_doorbell(deployment_root: Any, run_id: str) -> None:
+    """What a wake does where the record cannot be reached: leave a marker for the tick."""
+    append_marker(deployment_root.doorbell(run_id), name="run.marker")
