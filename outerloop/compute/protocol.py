@@ -57,9 +57,7 @@ class JobState(StrEnum):
         return self not in _ACTIVE
 
 
-_ACTIVE = frozenset(
-    {JobState.PENDING, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN}
-)
+_ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN})
 
 
 @dataclass(frozen=True)
@@ -223,9 +221,7 @@ class Compute(Protocol):
     def listing(self) -> Listing | NoAnswer:
         """One query: every job of ours that the queue shows."""
 
-    def history(
-        self, since: float, ids: Iterable[str], names: Iterable[str]
-    ) -> History | NoAnswer | Unavailable:
+    def history(self, since: float, ids: Iterable[str], names: Iterable[str]) -> History | NoAnswer | Unavailable:
         """One batched query to accounting about jobs since the epoch second `since`."""
 
     def cancel(self, ids: Iterable[str]) -> NoAnswer | None:

@@ -1,0 +1,394 @@
+"""Slurm through its command line: works with every release from 22.05 on.
+
+Covered: submit with its three outcomes, one listing, one history, cancel, limits. Not covered: job arrays and pyslurm
+(slurm_api.py comes beside this file, same protocol, same contract tests), when to ask, what an answer changes.
+"""
+
+from __future__ import annotations
+
+import calendar
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from outerloop.compute.argv import MAX_SCRIPT_BYTES, check_job, sbatch_argv
+from outerloop.compute.jobids import array_id, expand_ids, is_job_id
+from outerloop.compute.protocol import (
+    Accepted,
+    History,
+    JobRow,
+    JobSpec,
+    Listing,
+    NoAnswer,
+    Refused,
+    SiteLimits,
+    SubmitOutcome,
+    Unavailable,
+    Unknown,
+    When,
+)
+from outerloop.compute.reasons import classify_refusal
+from outerloop.compute.states import parse_state
+from outerloop.compute.tools import ToolEnd, ToolResult, clean_environment, run_tool
+
+__all__ = ["TOOLS", "SlurmCli", "find_tools"]
+
+log = logging.getLogger(__name__)
+
+TOOLS = ("sbatch", "squeue", "sacct", "scancel", "scontrol")
+
+# Slurm's tools give up by themselves after MessageTimeout (10 s as shipped, up to 100 s on busy sites; 49 s were
+# measured with munge down). Ours is longer, so that they can say what was wrong.
+SUBMIT_TIMEOUT_SECONDS = 150.0
+QUERY_TIMEOUT_SECONDS = 120.0
+
+_SEPARATOR = "|"
+_SQUEUE_FIELDS = ("%i", "%T", "%V", "%S", "%e", "%N", "%r", "%j")
+_SACCT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "JobName")
+
+# Instants travel as ISO times of the client's zone: asked for in UTC, they know no summer time.
+# SLURM_BITSTR_LEN=0 keeps Slurm from cutting the task list of an array.
+_QUERY_ENVIRONMENT = {"TZ": "UTC0", "SLURM_BITSTR_LEN": "0"}
+_ISO = "%Y-%m-%dT%H:%M:%S"
+
+# Far below the kernel's limit on arguments, and few enough for one request to a busy controller.
+_CANCEL_BATCH = 500
+
+_ID_LINE = re.compile(r"(\d+)(?:;([A-Za-z0-9._-]+))?", re.ASCII)
+_NO_SUCH_JOB = re.compile(
+    r"invalid job id specified|job/step already completing or completed|already completing", re.IGNORECASE
+)
+_ACCOUNTING_OFF = re.compile(
+    r"accounting storage is disabled|accounting_storage/none|accounting is (?:disabled|not enabled)", re.IGNORECASE
+)
+_COMPLAINT = re.compile(r"\b(?:error|fatal)\b", re.IGNORECASE)
+_CUT_OFF = re.compile(r"contact slurm|timed out|connection|communication|persist", re.IGNORECASE)
+
+
+def find_tools(search_path: str | None = None) -> dict[str, Path]:
+    """Absolute paths of Slurm's tools on `search_path` (default: PATH), those that are there. For `init` and `doctor`:
+    cron's PATH is another one, so the answer belongs into the settings."""
+    found = {name: shutil.which(name, path=search_path) for name in TOOLS}
+    return {name: Path(path).absolute() for name, path in found.items() if path}
+
+
+class SlurmCli:
+    """The Compute protocol on sbatch, squeue, sacct, scancel and scontrol."""
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        *,
+        tools: Mapping[str, Path] | None = None,
+        bin_dir: Path | None = None,
+        slurm_conf: Path | None = None,
+        user: str = "",
+        submit_timeout: float = SUBMIT_TIMEOUT_SECONDS,
+        query_timeout: float = QUERY_TIMEOUT_SECONDS,
+        max_script_bytes: int = MAX_SCRIPT_BYTES,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`tools` (name -> absolute path) wins over `bin_dir`; without both, PATH is searched now.
+
+        `slurm_conf` is handed on as SLURM_CONF. `user` is whose jobs are listed, by default the caller's.
+        Timeouts are seconds per call. Raises ValueError for a tool path that is not absolute.
+        """
+        paths = dict(tools or {})
+        if bin_dir is not None:
+            for name in TOOLS:
+                paths.setdefault(name, bin_dir / name)
+        elif tools is None:
+            paths = find_tools()
+        for name, path in paths.items():
+            if not path.is_absolute():
+                raise ValueError(f"the path of {name}, {str(path)!r}, is not absolute")
+        self._tools = paths
+        self._slurm_conf = slurm_conf
+        self._user = user
+        self._submit_timeout = submit_timeout
+        self._query_timeout = query_timeout
+        self._max_script_bytes = max_script_bytes
+        self._environ = environ
+        self._without_accounting: str | None = None
+
+    # ---------------------------------------------------------------------------------------------- submit
+
+    def submit(self, job: JobSpec) -> SubmitOutcome:
+        """Hand one job to sbatch. Makes the log's folder, because Slurm opens the log before the script runs."""
+        refused = check_job(job, max_script_bytes=self._max_script_bytes)
+        if refused:
+            return refused
+        sbatch = self._tools.get("sbatch")
+        if sbatch is None:
+            return Refused("TOOL_MISSING", When.CONFIG, "no path of sbatch is configured")
+        try:
+            _make_durable_folder(job.log.parent)
+        except OSError as error:
+            return Refused("LogFolder", When.LATER, f"{job.log.parent}: {error.strerror}")
+        result = run_tool(sbatch_argv(sbatch, job), timeout=self._submit_timeout, env=self._environment(job.env))
+        return _read_submission(result)
+
+    # ------------------------------------------------------------------------------------------- questions
+
+    def listing(self) -> Listing | NoAnswer:
+        """One squeue: all our jobs in all states and partitions, one row per array task."""
+        whose = f"--user={self._user}" if self._user else "--me"
+        result = self._ask(
+            "squeue",
+            ["-h", "-a", "-r", "-t", "all", whose, "-o", _SEPARATOR.join(_SQUEUE_FIELDS)],
+        )
+        trouble = _trouble("squeue", result)
+        if trouble:
+            return trouble
+        rows: list[JobRow] = []
+        bad = 0
+        for line in result.stdout.splitlines():
+            try:
+                rows.extend(_squeue_row(line))
+            except ValueError as error:
+                bad += 1
+                log.warning("squeue shows a row that we cannot read (%s): %r", error, line)
+        if bad and not rows:
+            return NoAnswer(f"squeue shows {bad} rows, and not one can be read")
+        return Listing(tuple(rows), bad)
+
+    def history(self, since: float, ids: Iterable[str], names: Iterable[str]) -> History | NoAnswer | Unavailable:
+        """One sacct about jobs since the epoch second `since`, rows of the ids (an array's id covers its tasks) and
+        names asked for. Whoever matches a row checks its name and submit time too: ids are used again.
+
+        sacct shows 127 for exit codes from 128 up, 0 for TIMEOUT and CANCELLED, and on 22.05 lags: empty just after
+        a submit. A held or dependency-pending job that is asked for by name stands in the listing only.
+        """
+        if self._without_accounting:
+            return Unavailable(self._without_accounting)
+        wanted_ids, wanted_names = set(ids), set(names)
+        askable = sorted(job_id for job_id in wanted_ids if is_job_id(job_id))
+        if not askable and not wanted_names:
+            return History(())
+        if "sacct" not in self._tools:
+            return self._no_accounting("no path of sacct is configured")
+        start = time.strftime(_ISO, time.gmtime(max(0.0, since)))
+        arguments = ["-X", "-n", "-P", f"--delimiter={_SEPARATOR}", "-S", start, "-o", ",".join(_SACCT_FIELDS)]
+        # Ids and names cannot be asked for together (both must fit then), so a question with names asks for all of
+        # the user's jobs and the rest is done here.
+        arguments += ["-u", self._user or str(os.getuid())] if wanted_names else ["-j", ",".join(askable)]
+        result = self._ask("sacct", arguments)
+        if result.end is ToolEnd.MISSING:
+            return self._no_accounting(result.what_happened())
+        if _ACCOUNTING_OFF.search(result.stderr) or _ACCOUNTING_OFF.search(result.stdout):
+            return self._no_accounting(result.what_happened())
+        trouble = _trouble("sacct", result)
+        if trouble:
+            return trouble
+        rows = []
+        for line in result.stdout.splitlines():
+            try:
+                seen = _sacct_row(line)
+            except ValueError as error:
+                return NoAnswer(f"sacct shows a row that we cannot read ({error}): {line!r}")
+            rows += [
+                row
+                for row in seen
+                if row.job_id in wanted_ids or array_id(row.job_id) in wanted_ids or row.name in wanted_names
+            ]
+        return History(tuple(rows))
+
+    def limits(self) -> SiteLimits | NoAnswer:
+        """What `scontrol show config` and `show partition` say. Partitions carry Slurm's own keys and spellings."""
+        config = self._ask("scontrol", ["show", "config"])
+        partitions = self._ask("scontrol", ["-o", "show", "partition"])
+        trouble = _trouble("scontrol", config) or _trouble("scontrol", partitions)
+        if trouble:
+            return trouble
+        values = _config_values(config.stdout)
+        storage = values.get("AccountingStorageType")
+        return SiteLimits(
+            version=values.get("SLURM_VERSION", ""),
+            cluster=values.get("ClusterName", ""),
+            max_array_size=_leading_int(values.get("MaxArraySize")),
+            min_job_age_seconds=_leading_int(values.get("MinJobAge")),
+            message_timeout_seconds=_leading_int(values.get("MessageTimeout")),
+            kill_wait_seconds=_leading_int(values.get("KillWait")),
+            preempt_mode=values.get("PreemptMode", ""),
+            # 24.11 prints (null) where 22.05 prints accounting_storage/none.
+            accounting=None if storage is None else storage not in ("accounting_storage/none", "(null)", ""),
+            partitions=_partitions(partitions.stdout),
+        )
+
+    # ---------------------------------------------------------------------------------------------- cancel
+
+    def cancel(self, ids: Iterable[str]) -> NoAnswer | None:
+        """scancel. Unknown and finished ids are fine: what they are now is for the next listing to say."""
+        wanted = sorted({job_id for job_id in ids if is_job_id(job_id)})
+        for first in range(0, len(wanted), _CANCEL_BATCH):
+            result = self._ask("scancel", wanted[first : first + _CANCEL_BATCH])
+            complaints = [line for line in result.stderr.splitlines() if line.strip()]
+            harmless = complaints and all(_NO_SUCH_JOB.search(line) for line in complaints)
+            if not result.succeeded and not (result.end is ToolEnd.EXITED and harmless):
+                return NoAnswer(f"scancel: {result.what_happened()}")
+        return None
+
+    # --------------------------------------------------------------------------------------------- helpers
+
+    def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        source = os.environ if self._environ is None else self._environ
+        conf = {"SLURM_CONF": str(self._slurm_conf)} if self._slurm_conf else {}
+        return clean_environment(source, {**extra, **conf})
+
+    def _ask(self, tool: str, arguments: list[str]) -> ToolResult:
+        path = self._tools.get(tool)
+        if path is None:
+            return ToolResult(ToolEnd.MISSING, None, "", f"no path of {tool} is configured", 0.0)
+        return run_tool([str(path), *arguments], timeout=self._query_timeout, env=self._environment(_QUERY_ENVIRONMENT))
+
+    def _no_accounting(self, why: str) -> Unavailable:
+        if self._without_accounting is None:
+            log.warning("no accounting here (%s): the queue and the slots have to do", why)
+        self._without_accounting = why
+        return Unavailable(why)
+
+
+# ------------------------------------------------------------------------------------------------- reading
+
+
+def _read_submission(result: ToolResult) -> SubmitOutcome:
+    if result.end is ToolEnd.MISSING:
+        return Refused("TOOL_MISSING", When.CONFIG, result.what_happened())
+    if result.end is ToolEnd.TOO_LONG:
+        return Refused("ARGUMENTS_TOO_LONG", When.NEVER, result.what_happened())
+    if result.end is not ToolEnd.EXITED or result.rc is None:
+        return Unknown(f"sbatch: {result.what_happened()}")
+    lines = [line.strip() for line in result.stdout.splitlines() if line.strip()]
+    ids = [match for match in map(_ID_LINE.fullmatch, lines) if match]
+    if result.rc != 0:
+        # An id beside a failure: something between us and Slurm failed after the job was taken.
+        refused = None if ids else classify_refusal(result.rc, result.stderr)
+        return refused or Unknown(f"sbatch: {result.what_happened()}")
+    if len(ids) != 1:
+        return Unknown(f"sbatch succeeded but printed {len(ids)} job ids: {result.stdout.strip()[:200]!r}")
+    notes = [line for line in lines if line != ids[0].group(0)]
+    notes += [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    return Accepted(ids[0].group(1), ids[0].group(2) or "", "\n".join(notes))
+
+
+def _trouble(tool: str, result: ToolResult) -> NoAnswer | None:
+    """Why a query's output is no complete answer, None when it is one."""
+    if not result.succeeded:
+        return NoAnswer(f"{tool}: {result.what_happened()}")
+    if result.stdout and not result.stdout.endswith("\n"):
+        return NoAnswer(f"{tool}: the output is cut: {result.stdout.splitlines()[-1]!r}")
+    if _COMPLAINT.search(result.stderr) and (not result.stdout or _CUT_OFF.search(result.stderr)):
+        # Some releases say "I could not ask" with exit code 0 and an empty list. A complaint beside a full list
+        # that is not about the connection is a site's noise, and must not stop everything for ever.
+        return NoAnswer(f"{tool}: {result.what_happened()}")
+    return None
+
+
+def _split(line: str, count: int) -> list[str]:
+    """Fields of a row; the last one is the user's text and may hold the separator."""
+    parts = line.split(_SEPARATOR, count - 1)
+    if len(parts) != count:
+        raise ValueError(f"{len(parts)} fields instead of {count}")
+    return parts
+
+
+def _squeue_row(line: str) -> list[JobRow]:
+    job, state, submitted, started, ended, node, reason, name = _split(line, len(_SQUEUE_FIELDS))
+    seen = parse_state(state)
+    return [
+        JobRow(
+            job_id=job_id,
+            name=name,
+            state=seen.state,
+            reason=reason if reason != "None" else "",
+            node=node,
+            submitted=_instant(submitted),
+            started=_instant(started),
+            # While a job is active this column foretells its time limit.
+            ended=_instant(ended) if seen.state.final else None,
+            cancelled_by=seen.cancelled_by,
+            raw_state=state,
+        )
+        for job_id in expand_ids(job)
+    ]
+
+
+def _sacct_row(line: str) -> list[JobRow]:
+    job, state, exits, submitted, started, ended, node, name = _split(line, len(_SACCT_FIELDS))
+    seen = parse_state(state)
+    code, signal = _exits(exits)
+    return [
+        JobRow(
+            job_id=job_id,
+            name=name,
+            state=seen.state,
+            exit_code=code if seen.state.final else None,
+            signal=signal if seen.state.final else None,
+            node="" if node.startswith("None") else node,
+            submitted=_instant(submitted),
+            started=_instant(started),
+            ended=_instant(ended) if seen.state.final else None,
+            cancelled_by=seen.cancelled_by,
+            raw_state=state,
+        )
+        for job_id in expand_ids(job)
+    ]
+
+
+def _exits(text: str) -> tuple[int | None, int | None]:
+    """(exit code, signal) of sacct's "1:0"; no signal is None."""
+    if not text:
+        return None, None
+    code, _, signal = text.partition(":")
+    if not code.isdigit() or not (signal.isdigit() or not signal):
+        raise ValueError(f"exit code {text!r}")
+    return int(code), int(signal or 0) or None
+
+
+def _instant(text: str) -> float | None:
+    """Epoch seconds of an ISO time in UTC. None for N/A, NONE, Unknown and the like."""
+    try:
+        return float(calendar.timegm(time.strptime(text, _ISO)))
+    except ValueError:
+        if text[:1].isdigit():
+            raise ValueError(f"time {text!r}") from None
+        return None
+
+
+def _config_values(text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and key.strip() and " " not in key.strip():
+            values.setdefault(key.strip(), value.strip())
+    return values
+
+
+def _partitions(text: str) -> dict[str, dict[str, str]]:
+    partitions = {}
+    for line in text.splitlines():
+        pairs = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
+        name = pairs.pop("PartitionName", "")
+        if name:
+            partitions[name] = pairs
+    return partitions
+
+
+def _leading_int(text: str | None) -> int | None:
+    match = re.match(r"\d+", text or "")
+    return int(match.group(0)) if match else None
+
+
+def _make_durable_folder(folder: Path) -> None:
+    """Make a folder and flush it, so that a node that lists it sees it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
