@@ -11,13 +11,14 @@ takes.
 Frozen on 2026-11-29. Fitted to exactly two published rows:
   * H100: torchtitan's Llama 3.1 8B on 8 H100 (5,762 tokens/s/GPU, without torch.compile);
   * A100: PyTorch/IBM's Llama 2 7B on 128 A100 (3,700 tokens/s/GPU).
-Held out, checked in tests/unit/planner/test_published_figures.py and never fitted to: torchtitan on 128 H100 and on 64
-A100 (8B and 70B), PyTorch/IBM's 7B on H100 and 13B and 34B on both cards. Cards without a published training figure
-carry the default range and say so in `utilisation_source`.
+Held out, checked in tests/unit/planner/test_published_figures.py, and no constant was set for their sake: torchtitan on
+128 H100 and on 64 A100 (8B and 70B), PyTorch/IBM's 7B on H100 and 13B and 34B on both cards. Cards without a published
+training figure carry the default range and say so in `utilisation_source`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -127,29 +128,36 @@ ALIASES: dict[str, str] = {
     "v100": "V100-32GB",
     "4090": "RTX4090",
     "3090": "RTX3090",
-    "h100sxm": "H100",
-    "h200sxm": "H200",
     "a10g": "A10",
 }
 
 
+_PREFIXES = ("nvidia", "tesla", "geforce")
+_FORM_FACTOR = re.compile(r"sxm\d?|hbm\d?e?")
+_MEMORY = re.compile(r"\d+gb$")
+
+
 def _squash(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum()).removeprefix("nvidia").removeprefix("geforce")
+    squashed = "".join(c for c in name.lower() if c.isalnum())
+    for prefix in _PREFIXES:
+        squashed = squashed.removeprefix(prefix)
+    return _FORM_FACTOR.sub("", squashed)
 
 
 def find_gpu(name: str) -> Gpu:
     """The catalogue's GPU for a name as people and Slurm spell it (`h100`, `NVIDIA RTX 4090`, `a100-sxm4-80gb`).
 
+    PCIe variants are not taken for their SXM namesakes: their peaks or links differ.
+
     Raises:
-        KeyError: no such GPU; the message lists the known names and the nearest one.
+        KeyError: no such GPU.
     """
     wanted = _squash(name)
     by_squash = {_squash(known): gpu for known, gpu in GPUS.items()}
-    for spelling in (wanted, *(wanted.replace(cut, "") for cut in ("sxm5", "sxm4", "sxm2", "sxm", "hbm3", "pcie"))):
-        if spelling in by_squash:
+    # A trailing memory size may be part of the catalogue's name (A100-40GB) or the driver's (H100 80GB).
+    for spelling in (wanted, _MEMORY.sub("", wanted)):
+        if spelling in by_squash and (spelling == wanted or wanted == f"{spelling}{by_squash[spelling].memory_gb:g}gb"):
             return by_squash[spelling]
-        if spelling in ALIASES:
+        if wanted == spelling and spelling in ALIASES:
             return GPUS[ALIASES[spelling]]
-        if spelling.removesuffix("80gb") in by_squash:
-            return by_squash[spelling.removesuffix("80gb")]
     raise KeyError(name)

@@ -45,6 +45,11 @@ class Change:
     values: dict[str, Any]
     keeps_the_training: bool = True
 
+    @property
+    def needs_hardware(self) -> bool:
+        """Whether other machines are needed; a lane's own limits count as such."""
+        return self.part == "resources"
+
 
 def _apply(request: PlanRequest, change: Change) -> PlanRequest | None:
     try:
@@ -192,6 +197,7 @@ def unlocks(request: PlanRequest, candidates: Sequence[Candidate], ledger: Seque
                 change=change.text,
                 candidate=selected,
                 keeps_the_training=change.keeps_the_training,
+                needs_hardware=change.needs_hardware,
                 relative_cost=_relative_cost(changed, winner),
             )
         )
@@ -204,7 +210,8 @@ def hint(request: PlanRequest, candidates: Sequence[Candidate], found: Sequence[
     if found:
         best = found[0]
         text = f"cheapest change: {best.change} (then {best.candidate})"
-        same = next((u for u in found if u.keeps_the_training), None)
+        # Among the changes that keep the training, one that needs no other machines comes first.
+        same = min((u for u in found if u.keeps_the_training), key=lambda u: u.needs_hardware, default=None)
         if not best.keeps_the_training and same is not None:
             text += f"; keeping the training as it is: {same.change} (then {same.candidate})"
         return text

@@ -161,7 +161,8 @@ def _judge_layout(
     if held is not None:
         checks.append(check_host_memory(held.central, resources.host_memory_gb, "offloading"))
     communication = check_communication(layout, exchanged, share)
-    if communication is not None:
+    # A card that cannot compute in the precision has no computing time to compare with; that reason is given already.
+    if communication is not None and gpu.peak_tflops(layout.precision) is not None:
         checks.append(communication)
     checks += check_limits(request, time, cost)
     verdict = _verdict(checks)

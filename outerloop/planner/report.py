@@ -83,6 +83,7 @@ class Unlock(Frozen):
     change: str
     candidate: str
     keeps_the_training: bool
+    needs_hardware: bool = False
     relative_cost: float | None = None
 
 
