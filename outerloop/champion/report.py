@@ -237,7 +237,8 @@ def _decided(reader: _Reader, rules: Rules, row: Mapping[str, int]) -> dict[str,
     if REJECTED_TOTAL in block:
         rejected = reader.count(block, REJECTED_TOTAL, "decided.")
         most = sum(row.get(objective.total, 0) for objective in rules.objectives)
-        if rejected is not None and rejected > most:
+        complete = all(objective.total in row for objective in rules.objectives)
+        if complete and rejected is not None and rejected > most:
             reader.problems.append(f"decided.{REJECTED_TOTAL} is {rejected}, above the {most} items there are")
     else:
         rejected = sum(row.get(o.total, 0) - decided.get(o.total, 0) for o in rules.objectives)
