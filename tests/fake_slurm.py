@@ -1,6 +1,6 @@
 """One scripted stand-in for sbatch, squeue, sacct, scontrol and scancel, placed by path.
 
-A script is a list of rules `(tool and argument pattern, rc, stdout, stderr, delay or HANG, side effect)`; the first rule
+A script is a list of rules `(tool, argument pattern, rc, stdout, stderr, delay or HANG, side effect)`; the first rule
 that fits a call answers it, and may be used up. Every call is recorded with its arguments and environment. A call
 that no rule fits fails loudly (rc 99), so that a test cannot pass by accident.
 
