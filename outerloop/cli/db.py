@@ -58,10 +58,15 @@ def _url(*, start: bool = True) -> str:
     return embedded.ensure_running(_folder(settings)) if start else embedded.url_of(_folder(settings))
 
 
-def _without_password(url: str) -> str:
+def _for_libpq(url: str, *, password: bool) -> str:
+    """The URL as psql and pg_dump take it: without SQLAlchemy's driver, blanks as %20, the password as wanted."""
     from sqlalchemy import make_url
 
-    return make_url(url).render_as_string(hide_password=True)
+    parsed = make_url(url)
+    # URL.set(password=None) would leave it as it is
+    parsed = parsed._replace(drivername="postgresql", password=parsed.password if password else None)
+    base, separator, query = parsed.render_as_string(hide_password=False).partition("?")
+    return base + separator + query.replace("+", "%20")
 
 
 @db.command("start", help="Start the embedded server, unless it runs. Commands that need it start it by themselves.")
@@ -104,12 +109,12 @@ def status(as_json: bool) -> None:
 
 
 @db.command("url", help="Print the URL of the record. Starts nothing.")
-@click.option("--show-password", is_flag=True, help="With the password, for psql and the like.")
+@click.option("--show-password", is_flag=True, help="With the password, so that psql can use it.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def url(show_password: bool, as_json: bool) -> None:
     with explained():
         found = _url(start=False)
-        shown = found if show_password else _without_password(found)
+        shown = _for_libpq(found, password=show_password)
         click.echo(json.dumps({"url": shown}) if as_json else shown)
 
 
@@ -156,7 +161,7 @@ def dump(file: Path, force: bool) -> None:
         try:
             with _password_file(found) as environment, fresh.open("xb") as stream:
                 answer = subprocess.run(
-                    [program, "--format=custom", "--no-password", f"--dbname={_libpq(found)}"],
+                    [program, "--format=custom", "--no-password", f"--dbname={_for_libpq(found, password=False)}"],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
@@ -191,14 +196,6 @@ def _pg_dump(major: int) -> str:
         if binaries.major >= major and Path(binaries.program("pg_dump")).exists():
             return binaries.program("pg_dump")
     raise CliError(f"there is no pg_dump of version {major} or newer here; install your system's PostgreSQL client")
-
-
-def _libpq(url: str) -> str:
-    """The URL for libpq's own programs, without driver and without password: arguments are visible to everybody."""
-    from sqlalchemy import make_url
-
-    parsed = make_url(url)
-    return parsed.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,21 @@ class Binaries:
     def root(self) -> Path:
         """Folder of bin, lib and share; Postgres finds the others relative to its own place."""
         return self.folder.parent
+
+    @property
+    def own_place(self) -> Path:
+        """Where `root` goes in a copy: two levels deep, because a wheel's libraries are its package's sibling."""
+        return Path(self.root.parent.name or "postgres") / self.root.name
+
+    def parts(self) -> Iterator[tuple[Path, Path]]:
+        """(folder, its relative place in a copy) of everything that the programs need."""
+        for name in ("bin", "lib", "share"):
+            if (self.root / name).is_dir():
+                yield self.root / name, self.own_place / name
+        # auditwheel puts shared libraries here and points the programs' RUNPATH at it
+        libraries = self.root.parent.with_name(f"{self.root.parent.name}.libs") if self.root.parent.name else None
+        if libraries is not None and libraries.is_dir():
+            yield libraries, Path(libraries.name)
 
 
 @functools.cache

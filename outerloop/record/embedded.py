@@ -466,25 +466,32 @@ def _runnable(place: _Place, binaries: Binaries) -> Binaries:
     if not place.other_account:
         return binaries
     try:
-        answer = subprocess.run(
-            [binaries.program("postgres"), "--version"],
-            **place.identity(),
-            cwd="/",
-            capture_output=True,
-            check=False,
-        )
-        if answer.returncode == 0:
+        answers = [
+            subprocess.run(
+                [binaries.program(name), "--version"],
+                **place.identity(),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+            )
+            for name in ("postgres", "initdb")
+        ]
+        if all(answer.returncode == 0 for answer in answers):
             return binaries
     except PermissionError:
         pass
     copy = place.home / f"postgresql-{binaries.major}"
     if not copy.exists():
         fresh = place.home / f".postgresql.{secrets.token_hex(4)}"
-        for part in ("bin", "lib", "share"):
-            shutil.copytree(binaries.root / part, fresh / part, symlinks=True)
-        fresh.chmod(0o755)
-        fresh.rename(copy)
-    found = inspect_binaries(copy / "bin", binaries.origin)
+        try:
+            for source, target in binaries.parts():
+                shutil.copytree(source, fresh / target, symlinks=True)
+            fresh.chmod(0o755)
+            fresh.rename(copy)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    found = inspect_binaries(copy / binaries.own_place / "bin", binaries.origin)
     if found is None:
         raise EmbeddedError(f"{_account_name(place.uid)} can't run the PostgreSQL programs in {binaries.folder}")
     return found
@@ -700,8 +707,8 @@ def _clear_the_dead(place: _Place) -> None:
     """Wait for what a killed server left behind, so that a new one may start.
 
     Backends of a dead postmaster end by themselves within a second or so; until then the new one would refuse to
-    start. A postmaster.pid whose number another program has by now would stop it too, and is removed once no
-    process works in the data folder.
+    start. Lock files whose number another program has by now would stop it too; they are removed once no process
+    works in the data folder. The socket folder is ours alone, so its lock is too.
     """
 
     def orphans() -> list[int]:
@@ -715,9 +722,14 @@ def _clear_the_dead(place: _Place) -> None:
         if not _until(lambda: not orphans(), _ORPHAN_SECONDS):
             left = ", ".join(str(pid) for pid in orphans())
             raise EmbeddedError(f"processes of a killed Postgres still work in {place.data}: {left}; end them first")
-    pid_file = place.data / "postmaster.pid"
     if Path("/proc/self/cwd").exists():
-        pid_file.unlink(missing_ok=True)
+        # a zombie keeps its number: where nobody reaps, Postgres itself would take the dead for running
+        for left in (
+            place.data / "postmaster.pid",
+            place.run / f".s.PGSQL.{PORT}.lock",
+            place.run / f".s.PGSQL.{PORT}",
+        ):
+            left.unlink(missing_ok=True)
 
 
 def _until(condition: Any, seconds: float) -> bool:

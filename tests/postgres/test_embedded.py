@@ -1,0 +1,461 @@
+"""Attacks: that one folder has one server, whoever starts it, however it or its clients die, and as whom it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from outerloop.record import embedded
+from outerloop.record.binaries import Binaries, find_binaries, system_binaries, wheel_binaries
+from tests.postgres.conftest import open_folder
+
+DEADLINE_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(embedded.FAST_VARIABLE, "1")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    top = open_folder()
+    yield top / "db"
+    with contextlib.suppress(embedded.EmbeddedError):
+        embedded.remove(top / "db")
+    shutil.rmtree(top, ignore_errors=True)
+
+
+def plain(url: str) -> str:
+    """The URL as libpq takes it (SQLAlchemy writes a blank in the query as a plus)."""
+    written = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    base, _, query = written.partition("?")
+    return f"{base}?{query.replace('+', '%20')}"
+
+
+def ask(url: str, question: str) -> Any:
+    with psycopg.connect(plain(url), autocommit=True) as connection:
+        cursor = connection.execute(question)  # type: ignore[arg-type]
+        return cursor.fetchone()[0] if cursor.description else None  # type: ignore[index]
+
+
+def pid_of(folder: Path) -> int:
+    pid = embedded.status(folder).pid
+    assert pid is not None
+    return pid
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.005)
+    return answer
+
+
+class Child:
+    """`action` in a forked process, its result or exception sent back. A fork needs no interpreter start."""
+
+    def __init__(self, action: Callable[[], Any], *, uid: int | None = None) -> None:
+        self.reader, writer = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(self.reader)
+                if uid is not None:
+                    os.setgroups([])
+                    os.setgid(65534)
+                    os.setuid(uid)
+                try:
+                    answer: Any = action()
+                except Exception as error:
+                    answer = error
+                os.write(writer, pickle.dumps(answer))
+            finally:
+                os._exit(0)
+        os.close(writer)
+
+    def result(self) -> Any:
+        with os.fdopen(self.reader, "rb") as stream:
+            sent = stream.read()
+        os.waitpid(self.pid, 0)
+        answer = pickle.loads(sent)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.reader)
+
+
+def test_a_second_caller_finds_the_server_that_runs(folder: Path) -> None:
+    first = embedded.ensure_running(folder)
+    pid = pid_of(folder)
+    assert embedded.ensure_running(folder) == first
+    assert pid_of(folder) == pid
+    assert ask(first, "select current_database()") == "outerloop"
+
+
+def test_it_outlives_a_client_that_is_killed(folder: Path) -> None:
+    code = (
+        "import os, signal\nfrom outerloop.record import embedded\n"
+        f"embedded.ensure_running({str(folder)!r})\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    starter = subprocess.run([sys.executable, "-c", code], check=False, start_new_session=True)
+    assert starter.returncode == -signal.SIGKILL
+    pid = pid_of(folder)
+    assert os.getsid(pid) != os.getsid(0), "the server must not be in the starter's session"
+    with psycopg.connect(plain(embedded.url_of(folder))):
+        pass
+    assert pid_of(folder) == pid
+
+
+def test_a_starter_killed_while_it_makes_the_data_leaves_nothing_that_hinders_the_next(folder: Path) -> None:
+    child = Child(lambda: embedded.ensure_running(folder))
+    wait_for(lambda: list(folder.glob(".data.*/base")), "initdb was at work")
+    child.kill()
+    assert not (folder / "server.json").exists()
+    assert ask(embedded.ensure_running(folder), "select 1") == 1
+    assert list(folder.glob(".data.*")) == []
+
+
+def test_data_made_by_a_starter_that_was_killed_before_it_could_say_so_is_used(folder: Path) -> None:
+    url = embedded.ensure_running(folder)
+    ask(url, "create table kept (x int)")
+    embedded.stop(folder)
+    (folder / "server.json").unlink()
+    assert ask(embedded.ensure_running(folder), "select count(*) from kept") == 0
+
+
+def test_a_killed_server_is_started_again_with_what_was_committed(folder: Path) -> None:
+    url = embedded.ensure_running(folder)
+    ask(url, "create table kept as select 7 as x")
+    old = pid_of(folder)
+    os.kill(old, signal.SIGKILL)
+    assert ask(embedded.ensure_running(folder), "select x from kept") == 7
+    assert pid_of(folder) != old
+
+
+def test_a_backend_that_computes_on_after_its_server_was_killed_is_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = embedded.ensure_running(folder)
+    old = pid_of(folder)
+    # with signals of the killed server's shared memory gone, only a busy backend stays
+    with psycopg.connect(plain(url), autocommit=True) as connection:
+        busy = connection.info.backend_pid
+        connection.pgconn.send_query(b"select count(*) from generate_series(1, 1000000000000)")
+        wait_for(lambda: ask(url, f"select state from pg_stat_activity where pid = {busy}") == "active", "it computes")
+        os.kill(old, signal.SIGKILL)
+        monkeypatch.setattr(embedded, "_ORPHAN_SECONDS", 2.0)
+        assert ask(embedded.ensure_running(folder), "select 1") == 1
+        assert not embedded._alive(busy)
+        connection.pgconn.finish()
+
+
+def test_a_pid_that_another_program_has_by_now_does_not_stop_a_start(folder: Path) -> None:
+    embedded.ensure_running(folder)
+    pid_file = folder / "data" / "postmaster.pid"
+    lines = pid_file.read_text().split("\n")
+    owner = pid_file.stat()
+    embedded.stop(folder)
+    with subprocess.Popen(["sleep", "1000"], **identity_of(owner)) as stranger:
+        try:
+            lines[0] = str(stranger.pid)
+            pid_file.write_text("\n".join(lines))
+            os.chown(pid_file, owner.st_uid, owner.st_gid)
+            assert not embedded.status(folder).running
+            assert ask(embedded.ensure_running(folder), "select 1") == 1
+            assert stranger.poll() is None, "the stranger was harmed"
+        finally:
+            stranger.kill()
+
+
+def identity_of(owner: os.stat_result) -> dict[str, Any]:
+    return {"user": owner.st_uid} if os.geteuid() == 0 else {}
+
+
+def test_two_starters_at_once_make_one_server_ten_times(folder: Path) -> None:
+    for attempt in range(10):
+        gate, opener = os.pipe()
+
+        def start(gate: int = gate, opener: int = opener) -> str:
+            os.close(opener)
+            os.read(gate, 1)  # both are let go when the parent closes its end
+            return embedded.ensure_running(folder)
+
+        children = [Child(start), Child(start)]
+        os.close(opener)
+        os.close(gate)
+        urls = {child.result() for child in children}
+        assert len(urls) == 1, f"attempt {attempt}"
+        data = folder / "data"
+        servers = [
+            int(entry.name)
+            for entry in Path("/proc").glob("[0-9]*")
+            if embedded._works_in(int(entry.name), data) and parent_of(int(entry.name)) != pid_of(folder)
+        ]
+        assert servers == [pid_of(folder)], f"attempt {attempt}"
+        assert embedded.stop(folder)
+        assert not embedded.stop(folder)
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return -1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_for_root_it_runs_as_another_account_and_closed_folders_stay_closed() -> None:
+    top = open_folder()
+    try:
+        closed = top / "closed"
+        closed.mkdir(mode=0o700)
+        folder = closed / "db"
+        url = embedded.ensure_running(folder)
+        assert Path(f"/proc/{pid_of(folder)}").stat().st_uid != 0
+        assert closed.stat().st_mode & 0o777 == 0o700
+        assert ask(url, "select 1") == 1
+        home = Path(json.loads((folder / "server.json").read_text())["home"])
+        assert home != folder
+        embedded.remove(folder)
+        assert not home.exists()
+        assert not folder.exists()
+    finally:
+        shutil.rmtree(top)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_an_ordinary_account_runs_its_own_and_another_one_is_told_whose_it_is(folder: Path) -> None:
+    nobody = 65534
+    folder.parent.chmod(0o777)
+    url = Child(lambda: embedded.ensure_running(folder), uid=nobody).result()
+    assert Path(f"/proc/{pid_of(folder)}").stat().st_uid == nobody
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert ask(url, "select 1") == 1
+    # root may join it, and runs it as its owner
+    embedded.stop(folder)
+    assert embedded.ensure_running(folder) == url
+    assert Path(f"/proc/{pid_of(folder)}").stat().st_uid == nobody
+    with pytest.raises(embedded.EmbeddedError, match="Permission denied"):
+        Child(lambda: embedded.ensure_running(folder), uid=2).result()
+
+
+@pytest.mark.parametrize("kind", ["system", "wheel"])
+def test_system_and_wheel_programs_both_serve(folder: Path, kind: str) -> None:
+    found = [binaries for binaries in find_binaries() if binaries.origin == kind]
+    if not found:
+        pytest.skip(f"no {kind} Postgres here")
+    url = embedded.ensure_running(folder, bin_dir=found[0].folder)
+    assert ask(url, "show server_version").startswith(str(found[0].major))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_programs_that_the_servers_account_cannot_reach_are_copied(folder: Path) -> None:
+    wheel = wheel_binaries()
+    if wheel is None:
+        pytest.skip("the wheel with Postgres is not installed")
+    closed = folder.parent / "closed"
+    closed.mkdir(mode=0o700)
+    for source, place in wheel.parts():
+        shutil.copytree(source, closed / place, symlinks=True)
+    url = embedded.ensure_running(folder, bin_dir=closed / wheel.own_place / "bin")
+    assert ask(url, "show server_version").startswith(str(wheel.major))
+    program = Path(f"/proc/{pid_of(folder)}/exe").readlink()
+    assert program.is_relative_to(folder)
+
+
+def test_system_programs_are_preferred_newest_first_and_the_wheel_is_last() -> None:
+    found = find_binaries()
+    assert found, "this machine has no Postgres at all"
+    assert [binaries.origin for binaries in found] == sorted(
+        (binaries.origin for binaries in found), key=["system", "wheel"].index
+    )
+    majors = [binaries.major for binaries in system_binaries()]
+    assert majors == sorted(majors, reverse=True)
+
+
+def test_without_any_programs_the_message_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "find_binaries", list)
+    with pytest.raises(embedded.EmbeddedError, match=r"outerloop-slurm\[embedded\].*database_url"):
+        embedded.ensure_running(folder)
+
+
+def test_data_of_another_major_version_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded.ensure_running(folder)
+    embedded.stop(folder)
+    monkeypatch.setattr(embedded, "find_binaries", lambda: [Binaries(Path("/nowhere"), 99, "system")])
+    with pytest.raises(embedded.EmbeddedError, match=r"made by PostgreSQL \d+, and only 99 \(system\)"):
+        embedded.ensure_running(folder)
+
+
+def set_host(folder: Path, host: str) -> None:
+    path = folder / "server.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"host": host}))
+
+
+def test_another_host_refuses_until_it_takes_over_what_was_shut_down(folder: Path) -> None:
+    embedded.ensure_running(folder)
+    set_host(folder, "login2")
+    for action in (embedded.ensure_running, embedded.stop):
+        with pytest.raises(embedded.OtherHostError, match="belongs to host login2"):
+            action(folder)
+    with pytest.raises(embedded.OtherHostError, match="was not shut down on host login2"):
+        embedded.ensure_running(folder, adopt_host=True)
+    set_host(folder, os.uname().nodename)
+    embedded.stop(folder)
+    set_host(folder, "login2")
+    assert ask(embedded.ensure_running(folder, adopt_host=True), "select 1") == 1
+    assert embedded.status(folder).host == os.uname().nodename
+
+
+def test_a_path_too_long_for_a_socket_uses_a_short_one() -> None:
+    top = open_folder()
+    folder = top / ("long-" * 20) / "db"
+    try:
+        url = embedded.ensure_running(folder)
+        run = Path(embedded.status(folder).socket)
+        assert run.parent == Path("/tmp")
+        assert run.stat().st_mode & 0o777 == 0o700
+        assert ask(url, "select 1") == 1
+        embedded.remove(folder)
+        assert not run.exists()
+    finally:
+        shutil.rmtree(top)
+
+
+@pytest.mark.parametrize("name", ['it\'s a "folder", $(touch x) `y` %s', "naïve ✓", "back\\slash", "new\nline"])
+def test_hostile_folder_names_are_only_names(name: str) -> None:
+    top = open_folder()
+    folder = top / name / "db"
+    try:
+        assert ask(embedded.ensure_running(folder), "select 1") == 1
+        embedded.remove(folder)
+    finally:
+        shutil.rmtree(top)
+
+
+def test_the_socket_wants_the_password(folder: Path) -> None:
+    url = make_url(embedded.ensure_running(folder))
+    for password in (None, "wrong"):
+        other = url._replace(drivername="postgresql", password=password).render_as_string(hide_password=False)
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(other, passfile="/nonexistent").close()
+    assert (folder / "password").stat().st_mode & 0o777 == 0o600
+    assert str(url.password) not in embedded.status(folder).url
+    assert ask(url.render_as_string(hide_password=False), "show listen_addresses") == ""
+
+
+def test_inside_a_slurm_job_it_is_used_but_never_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    with pytest.raises(embedded.NotRunningError, match="Slurm would kill it"):
+        embedded.ensure_running(folder)
+    monkeypatch.delenv("SLURM_JOB_ID")
+    url = embedded.ensure_running(folder)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert embedded.ensure_running(folder) == url
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_a_full_disk_is_named_and_nothing_half_made_is_left() -> None:
+    top = open_folder()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=12m,mode=0711", "tmpfs", str(top)], check=False, capture_output=True
+    )
+    if mounted.returncode != 0:
+        top.rmdir()
+        pytest.skip("mounting is not allowed here")
+    try:
+        with pytest.raises(embedded.DiskFullError, match="No space left on device"):
+            embedded.ensure_running(top / "db")
+        assert not (top / "db" / "data").exists()
+        subprocess.run(["mount", "-o", "remount,size=200m", str(top)], check=True)
+        assert ask(embedded.ensure_running(top / "db"), "select 1") == 1
+        embedded.stop(top / "db")
+    finally:
+        subprocess.run(["umount", str(top)], check=True)
+        top.rmdir()
+
+
+def test_a_system_call_that_finds_no_space_is_the_same_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder / "password"))
+
+    monkeypatch.setattr(embedded, "_write_new", full)
+    with pytest.raises(embedded.DiskFullError, match="password: No space left"):
+        embedded.ensure_running(folder)
+
+
+def test_a_server_that_cannot_start_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded.ensure_running(folder)
+    embedded.stop(folder)
+    (folder / "data" / "pg_hba.conf").write_text("nonsense\n")
+    with pytest.raises(embedded.EmbeddedError, match=r"ended right after its start .*FATAL"):
+        embedded.ensure_running(folder)
+
+
+def test_damaged_or_missing_parts_are_named(folder: Path) -> None:
+    embedded.ensure_running(folder)
+    embedded.stop(folder)
+    (folder / "data").rename(folder / "moved")
+    with pytest.raises(embedded.EmbeddedError, match=r"is gone .*db rebuild"):
+        embedded.ensure_running(folder)
+    (folder / "moved").rename(folder / "data")
+    (folder / "server.json").write_text("{")
+    with pytest.raises(embedded.EmbeddedError, match=r"server\.json is damaged"):
+        embedded.status(folder)
+    (folder / "server.json").unlink()
+    (folder / "password").write_text("other\n")
+    with pytest.raises(embedded.EmbeddedError, match="is not that of the server"):
+        embedded.ensure_running(folder)
+
+
+def test_a_socket_folder_of_somebody_else_is_refused(folder: Path) -> None:
+    embedded.ensure_running(folder)
+    embedded.stop(folder)
+    run = Path(embedded.status(folder).socket)
+    run.chmod(0o777)
+    with pytest.raises(embedded.EmbeddedError, match=r"must be a folder of .* with mode 0700"):
+        embedded.ensure_running(folder)
+    run.chmod(0o700)
+
+
+def test_a_folder_without_a_server_has_a_status_but_no_url(folder: Path) -> None:
+    assert not embedded.status(folder).exists
+    assert not embedded.stop(folder)
+    with pytest.raises(embedded.NotRunningError, match="outerloop db start"):
+        embedded.url_of(folder)
+
+
+def test_delete_refuses_a_folder_that_is_not_its_own(folder: Path, tmp_path: Path) -> None:
+    embedded.ensure_running(folder)
+    embedded.stop(folder)
+    precious = tmp_path / "precious"
+    (precious / "data").mkdir(parents=True)
+    path = folder / "server.json"
+    good = path.read_text()
+    path.write_text(json.dumps(json.loads(good) | {"home": str(precious)}))
+    with pytest.raises(embedded.EmbeddedError, match="not ours to delete"):
+        embedded.remove(folder)
+    assert (precious / "data").exists()
+    path.write_text(good)
