@@ -1,1 +1,101 @@
-"""Click commands: parse, call one function, render. No decisions are taken here."""
+"""Click commands: parse, call one function, render. No decisions are taken here.
+
+Commands are imported when they are called, so `outerloop --help` costs little more than importing click: the table
+below has each command's place and one line of help, and a test compares it with the command's own.
+"""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["COMMANDS", "LazyGroup", "app", "main"]
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("outerloop.cli.setup:init", "Write a commented config, migrate, print the crontab line."),
+    "doctor": ("outerloop.cli.setup:doctor", "Check this site against the config; say what to change."),
+    "contract": ("outerloop.cli.contract:contract", "Write, check or try a repository's .outerloop.toml."),
+    "submit": ("outerloop.cli.submit:submit", "Ask for a verdict."),
+    "status": ("outerloop.cli.runs:status", "Runs, what each waits for, and the last verdicts."),
+    "show": ("outerloop.cli.runs:show", "One run: its measures, jobs and timeline."),
+    "explain": ("outerloop.cli.runs:explain", "Every number behind a run's verdict."),
+    "logs": ("outerloop.cli.runs:logs", "What a measure printed."),
+    "verify": ("outerloop.cli.operate:verify", "Recompute a verdict from the slots alone and compare."),
+    "champions": ("outerloop.cli.runs:champions", "The best accepted candidates and how they came about."),
+    "cancel": ("outerloop.cli.operate:cancel", "End a run; its jobs go too unless another run wants them."),
+    "retry": ("outerloop.cli.operate:retry", "Give a blocked run or an exhausted slot its attempts again."),
+    "tick": ("outerloop.cli.operate:tick", "One sweep: read the queue, advance what is due."),
+    "wake": ("outerloop.cli.operate:wake", "What a wake job runs: advance one run, then what else is due."),
+    "cron": ("outerloop.cli.setup:cron", "Print the crontab line that keeps runs going."),
+    "db": ("outerloop.cli.db:db", "The record: its Postgres server and its tables."),
+    "gc": ("outerloop.cli.operate:gc", "Remove slots that no open run, champion or kept verdict needs."),
+    "plan": ("outerloop.cli.plan:plan", "Which training strategy to run, and why every other one lost."),
+    "simulate-verdicts": (
+        "outerloop.cli.simulate_verdicts:simulate_verdicts",
+        "How often a decision rule is wrong, by simulation.",
+    ),
+}
+"""Name -> (module:attribute, one line of help), in the order in which help lists them."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        from importlib import import_module
+
+        module, _, attribute = place[0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]}?" if near else " `outerloop --help` lists the commands."
+            raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_place, text) in COMMANDS.items()])
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from outerloop import __version__
+
+        click.echo(f"outerloop {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    epilog="Exit codes: 0 done, 1 a defect of ours, 2 bad input, 3 refused, 4 the record is unavailable, "
+    "5 the cluster gave no answer, 6 no disk space, 7 not found.",
+)
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+def app() -> None:
+    """From a candidate to a verdict on a Slurm cluster.
+
+    Candidates are measured against their base as jobs, runs park without a process of their own, and every verdict
+    can be explained and recomputed.
+    """
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app(prog_name="outerloop", windows_expand_args=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -76,11 +76,10 @@ def open_compute(settings: Settings, root: StateRoot) -> Compute:
     slurm = settings.slurm
     return SlurmCli(
         bin_dir=slurm.bin_dir,
-        conf=slurm.conf,
+        slurm_conf=slurm.conf,
         user=slurm.user,
-        sbatch_timeout=slurm.sbatch_timeout_seconds,
+        submit_timeout=slurm.sbatch_timeout_seconds,
         query_timeout=slurm.query_timeout_seconds,
-        accounting=slurm.accounting,
     )
 
 

@@ -121,7 +121,9 @@ def slot_on_disk(directory: SlotDirectory) -> tuple[str, Result | None, str, str
             return "done", result, settled.reason if settled else "", settled.detail if settled else "", pin.attempt
     for n in reversed(directory.attempt_numbers()):
         decision = decision_from_disk(directory.settled(n) or {})
-        if decision is not None and decision.action is Action.FAILED:
+        if decision is None:
+            break  # a newer attempt is open: whatever an older one says, the slot was reopened
+        if decision.action is Action.FAILED:
             return "failed", directory.result(n), decision.reason, decision.detail, n
     return "open", None, "", "", 0
 

@@ -25,11 +25,11 @@ from outerloop.controller.submit import import_inbox
 from outerloop.dispatch.settle import fold_attempts, live_attempts
 from outerloop.dispatch.submit import recover_intents
 from outerloop.dispatch.wakes import fold_wakes
-from outerloop.record.models import Await, Heartbeat, Run, Wake
+from outerloop.record.models import Attempt, Await, Heartbeat, Run, Wake
 from outerloop.record.store import RecordUnavailable
 from outerloop.slots.files import append_marker
 
-__all__ = ["TickReport", "dry_tick", "ring_doorbell", "tick", "wake"]
+__all__ = ["TickReport", "advance_when_due", "dry_tick", "ring_doorbell", "tick", "wake"]
 
 LOW_DISK_BYTES = 512 << 20
 """Below this much free space in the state folder a tick warns."""
@@ -255,3 +255,20 @@ def wake(deployment: Deployment, run_id: str, number: int | None) -> TickReport:
 def ring_doorbell(deployment_root: Any, run_id: str) -> None:
     """What a wake does where the record cannot be reached: leave a marker for the tick."""
     append_marker(deployment_root.doorbell(run_id), name="run.marker")
+
+
+def advance_when_due(deployment: Deployment, run_id: str) -> None:
+    """For somebody who waits: fold this run's live attempts, and advance it when something ended or it is due."""
+    record = deployment.record
+    with record.reading() as session:
+        due = session.scalar(select(Run.due_at <= func.clock_timestamp()).where(Run.id == run_id, Run.state != "ended"))
+        awaited = select(Await.attempt_id).where(Await.run_id == run_id)
+        live = list(
+            session.scalars(select(Attempt).where(Attempt.id.in_(awaited), Attempt.state.in_(["intent", "submitted"])))
+        )
+    deployment.forget_observation()
+    if live and not due:
+        folded = fold_attempts(deployment.context, deployment.observation(), live, files=True)
+        due = folded.settled > 0
+    if due:
+        advance(deployment, run_id)

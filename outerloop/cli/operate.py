@@ -1,0 +1,199 @@
+"""Commands that change runs or keep them going: tick, wake, cancel, retry, verify, gc.
+
+Covered: options and rendering. Not covered: what they do (controller).
+"""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
+from outerloop.cli.errors import CliError, ExitCode
+
+NO_ANSWER_TEXT = "the queue did not answer; nothing was concluded from that, the next tick looks again"
+
+
+@click.command("tick", help="One sweep: read the queue, advance what is due. Cron runs it every few minutes.")
+@click.option("--loop", type=float, metavar="SECONDS", help="Go on, with so many seconds between sweeps.")
+@click.option("--dry-run", is_flag=True, help="Say what a tick would do; change nothing.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only what went wrong (for cron).")
+@json_option
+def tick(loop: float | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
+    if loop is None:
+        code = _tick_once(dry_run=dry_run, quiet=quiet, as_json=as_json)
+        click.get_current_context().exit(int(code))
+    if loop <= 0:
+        raise CliError(f"--loop {loop:g}: the pause must be more than 0 seconds")
+    while True:
+        try:
+            _tick_once(dry_run=dry_run, quiet=quiet, as_json=as_json)
+        except CliError as error:
+            if error.exit_code not in {ExitCode.RECORD_UNAVAILABLE, ExitCode.NO_CLUSTER, ExitCode.NO_SPACE}:
+                raise
+            error.show()
+        time.sleep(loop)
+
+
+def _tick_once(*, dry_run: bool, quiet: bool, as_json: bool) -> ExitCode:
+    from outerloop.controller.tick import dry_tick
+    from outerloop.controller.tick import tick as sweep
+
+    with opened() as deployment:
+        report = dry_tick(deployment) if dry_run else sweep(deployment)
+    if as_json:
+        emit_json(
+            {
+                "ran": report.ran,
+                **report.counters(),
+                "would_advance": report.would_advance,
+                "runs": [
+                    {"run": a.run_id, "state": a.state, "sentence": a.sentence, "submitted": a.submitted}
+                    for a in report.advanced
+                ],
+                "broken_runs": report.broken,
+                "notes": report.notes,
+            }
+        )
+    else:
+        if not quiet:
+            _print_tick(report, dry_run)
+        notes(report.notes if not quiet else [])
+        for run_id, why in report.broken.items():
+            click.echo(f"error: run {run_id} could not be advanced: {why}", err=True)
+    if not report.queue_answered:
+        click.echo(f"error: {NO_ANSWER_TEXT}", err=True)
+        return ExitCode.NO_CLUSTER
+    return ExitCode.UNEXPECTED if report.broken else ExitCode.OK
+
+
+def _print_tick(report, dry_run: bool) -> None:  # type: ignore[no-untyped-def]
+    if dry_run:
+        click.echo(f"would_wake={len(report.would_advance)} {' '.join(report.would_advance)}".rstrip())
+        return
+    if not report.ran:
+        return
+    for item in report.advanced:
+        if item.state != "busy":
+            click.echo(f"{item.run_id}  {item.state:<8} {item.sentence}")
+    counters = report.counters()
+    click.echo(
+        f"tick: {counters['advanced']} advanced, {counters['submitted']} jobs submitted, {counters['settled']} ended,"
+        f" {counters['imported']} imported, {counters['seconds']} s"
+    )
+
+
+@click.command("wake", help="What a wake job runs: advance RUN, then what else is due.")
+@click.argument("run")
+@click.option("--number", type=int, hidden=True)
+def wake(run: str, number: int | None) -> None:
+    from outerloop.controller.tick import ring_doorbell
+    from outerloop.controller.tick import wake as ring
+
+    settings = the_settings()
+    try:
+        with opened(settings) as deployment:
+            report = ring(deployment, run, number)
+    except CliError as error:
+        if error.exit_code != ExitCode.RECORD_UNAVAILABLE:
+            raise
+        from outerloop.slots import StateRoot
+
+        with explained():
+            ring_doorbell(StateRoot(settings.state), run)
+        click.echo(f"the record is out of reach from here ({error.message}); a marker was left for the tick")
+        return
+    for item in report.advanced:
+        click.echo(f"{item.run_id}  {item.state:<8} {item.sentence}")
+    notes(report.notes)
+    for run_id, why in report.broken.items():
+        click.echo(f"error: run {run_id} could not be advanced: {why}", err=True)
+    click.get_current_context().exit(int(ExitCode.UNEXPECTED if report.broken else ExitCode.OK))
+
+
+@click.command("cancel", help="End RUN; its jobs go too unless another run wants them.")
+@click.argument("run")
+@click.option("--why", default="cancelled by its owner", show_default=True, help="Recorded with the cancel.")
+def cancel(run: str, why: str) -> None:
+    from outerloop.controller.operate import OperatorError, find_run
+    from outerloop.controller.operate import cancel as end
+
+    with opened() as deployment:
+        found = find_run(deployment, run)
+        try:
+            told = end(deployment, found.id, why)
+        except OperatorError as error:
+            raise CliError(str(error), ExitCode.REFUSED) from error
+        click.echo(f"run {found.id}: cancelled ({why})")
+        notes(told)
+
+
+@click.command("retry", help="Give a blocked run, or an exhausted slot (by digest), its attempts again.")
+@click.argument("what", metavar="RUN|SLOT")
+def retry(what: str) -> None:
+    from outerloop.controller.advance import advance
+    from outerloop.controller.operate import OperatorError
+    from outerloop.controller.operate import retry as reopen
+
+    with opened() as deployment:
+        try:
+            done = reopen(deployment, what)
+        except OperatorError as error:
+            raise CliError(str(error), ExitCode.REFUSED) from error
+        click.echo(f"reopened {len(done.slots)} slots; {len(done.runs)} runs go on: {' '.join(done.runs)}".rstrip(": "))
+        for run_id in done.runs:
+            advanced = advance(deployment, run_id)
+            click.echo(f"{run_id}  {advanced.state:<8} {advanced.sentence}")
+            notes(advanced.notes)
+
+
+@click.command("verify", help="Recompute RUN's verdict from its slots alone and compare it with the record.")
+@click.argument("run")
+@json_option
+def verify(run: str, as_json: bool) -> None:
+    from outerloop.controller.evidence import verify as recompute
+    from outerloop.controller.operate import find_run
+
+    with opened() as deployment:
+        found = find_run(deployment, run)
+        result = recompute(deployment.context, found.id, found.evidence)
+    if as_json:
+        emit_json(
+            {
+                "run": result.run_id,
+                "agrees": result.agrees,
+                "recorded": result.recorded,
+                "recomputed": result.recomputed,
+                "differences": list(result.differences),
+            }
+        )
+    else:
+        out = console()
+        out.print(f"recorded    {result.recorded}", markup=False)
+        out.print(f"recomputed  {result.recomputed}", markup=False)
+        for difference in result.differences:
+            out.print(f"differs: {difference}", markup=False)
+        out.print("The slots and the record agree." if result.agrees else "The slots and the record DISAGREE.")
+    if not result.agrees:
+        click.get_current_context().exit(int(ExitCode.UNEXPECTED))
+
+
+@click.command(
+    "gc", help="Move slots that no open run, champion or kept verdict needs to the trash, and empty old trash."
+)
+@click.option("--keep-days", type=float, default=90.0, show_default=True, help="Verdicts younger than this are kept.")
+@click.option("--dry-run", is_flag=True, help="Say what would go; change nothing.")
+@json_option
+def gc(keep_days: float, dry_run: bool, as_json: bool) -> None:
+    from outerloop.controller.collect import collect
+
+    with opened() as deployment:
+        report = collect(deployment, keep_days=keep_days, dry_run=dry_run)
+    if as_json:
+        emit_json({"dry_run": dry_run, "slots": report.slots, "bytes": report.bytes, "deleted": report.deleted})
+        return
+    word = "would go" if dry_run else "went"
+    click.echo(
+        f"{len(report.slots)} slots ({report.bytes >> 20} MiB) {word} to the trash; {report.deleted} old folders"
+    )

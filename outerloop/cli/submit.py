@@ -1,0 +1,233 @@
+"""`outerloop submit`: ask for a verdict.
+
+Covered: climbs. Not covered: what is checked (controller.submit), measuring and deciding (controller.advance).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
+from outerloop.cli.errors import CliError, ExitCode
+
+if TYPE_CHECKING:
+    from outerloop.controller.deployment import Deployment
+    from outerloop.controller.submit import Prepared
+    from outerloop.record.models import Run
+
+WAIT_POLL_SECONDS = (0.5, 15.0)
+"""First and longest pause between two looks of --wait; it doubles while nothing changes."""
+
+
+@click.group(help="Ask for a verdict.")
+def submit() -> None:
+    pass
+
+
+@submit.command("climb", help="Measure a candidate against its base on BENCHMARK and decide.")
+@click.argument("benchmark")
+@click.option(
+    "--repo",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="The target's clone. Default: the current folder.",
+)
+@click.option("--base", help="Revision to beat. Default: the champion, else the default branch.")
+@click.option("--candidate", default="HEAD", show_default=True, help="Revision, or `worktree` for the tree as it is.")
+@click.option("--again", is_flag=True, help="Ask the same question once more: new pairs, the error rate split.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Higher ones are advanced first.")
+@click.option("--dry-run", is_flag=True, help="Do every check and show the plan; submit nothing.")
+@click.option("--wait", is_flag=True, help="Stay and show progress until the verdict.")
+@json_option
+def climb(
+    benchmark: str,
+    repo: Path,
+    base: str | None,
+    candidate: str,
+    again: bool,
+    priority: int,
+    dry_run: bool,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    with explained():
+        from outerloop.controller.git import GitError
+        from outerloop.controller.plan import ContractGone
+        from outerloop.controller.submit import Refusal, prepare_climb
+        from outerloop.slots import StateRoot
+
+        settings = the_settings()
+        root = StateRoot(settings.state)
+
+        def prepared(ask: int) -> Prepared:
+            try:
+                return prepare_climb(
+                    settings,
+                    root,
+                    repository=repo.absolute(),
+                    benchmark=benchmark,
+                    base=base,
+                    candidate=candidate,
+                    ask=ask,
+                    priority=priority,
+                )
+            except Refusal as error:
+                raise CliError(str(error), ExitCode.REFUSED) from error
+            except (GitError, ContractGone) as error:
+                raise CliError(str(error)) from error
+
+        first = prepared(0)
+        if dry_run:
+            _show_plan(first, as_json)
+            return
+        try:
+            with opened(settings) as deployment:
+                _submit(deployment, first, prepared, again=again, wait=wait, as_json=as_json)
+        except CliError as error:
+            if error.exit_code != ExitCode.RECORD_UNAVAILABLE or again:
+                raise
+            _leave(root, first, error, as_json)
+
+
+def _submit(deployment: Deployment, first: Prepared, prepared: Any, *, again: bool, wait: bool, as_json: bool) -> None:
+    from outerloop.controller.advance import advance
+    from outerloop.controller.submit import earlier_asks, enqueue, leave_in_inbox, week_budget_problem
+
+    earlier = earlier_asks(deployment.record, first.request.question)
+    latest = earlier[0] if earlier else None
+    asked_before = latest is not None and latest.verdict != "cancelled" and not again
+    if asked_before and latest is not None:
+        run_id = latest.id
+    else:
+        request = first.request if latest is None else prepared(latest.ask + 1).request
+        if again and latest is not None and latest.state != "ended":
+            raise CliError(f"run {latest.id} asks the same and has not ended yet", ExitCode.REFUSED)
+        limits = [deployment.settings.budgets.runs_per_week, request.runs_per_week]
+        over = week_budget_problem(deployment.record, request, limits)
+        if over is not None:
+            raise CliError(over, ExitCode.REFUSED)
+        leave_in_inbox(deployment.root, request)
+        enqueue(deployment.record, deployment.root, request)
+        run_id = request.id
+    advanced = advance(deployment, run_id)
+    notes([*first.notes, *advanced.notes, *deployment.notes])
+    if wait:
+        _wait(deployment, run_id, quiet=as_json)
+    _report(deployment, run_id, asked_before=asked_before, as_json=as_json)
+
+
+def _leave(root: Any, prepared: Prepared, error: CliError, as_json: bool) -> None:
+    """The record is out of reach: the request waits in the inbox for the tick."""
+    from outerloop.controller.submit import leave_in_inbox
+
+    leave_in_inbox(root, prepared.request)
+    if as_json:
+        emit_json({"run": prepared.request.id, "state": "inbox", "why": str(error.message)})
+        return
+    click.echo(f"run {prepared.request.id} is in the inbox: {error.message}")
+    click.echo("The next tick takes it in. Nothing else needs to be done.")
+
+
+def _show_plan(prepared: Prepared, as_json: bool) -> None:
+    request, contract = prepared.request, prepared.contract
+    climbed = contract.benchmark(request.benchmark)
+    if as_json:
+        emit_json(
+            {
+                "dry_run": True,
+                "request": request.to_json(),
+                "siblings": list(prepared.siblings),
+                "scope_problems": [vars(problem) for problem in prepared.problems],
+                "notes": list(prepared.notes),
+            }
+        )
+        return
+    out = console()
+    out.print(f"[bold]{request.benchmark}[/] of {request.target}")
+    out.print(f"  base       {request.base_commit[:12]}  ({request.base_revision})")
+    out.print(f"  candidate  {request.candidate_commit[:12]}  {request.subject}", markup=False)
+    out.print(f"  metric     {climbed.metric} ({climbed.direction})   rule {climbed.parsed_rule().kind}")
+    out.print(f"  siblings   {', '.join(prepared.siblings) or 'none (no shared path changed)'}")
+    lane = request.execution[request.benchmark].lane["name"]
+    out.print(f"  lane       {lane}, {climbed.cpus} CPUs, {climbed.minutes} minutes, {climbed.gpus} GPUs")
+    for problem in prepared.problems:
+        out.print(f"  scope      {problem.path}: {problem.detail}", markup=False)
+    notes(prepared.notes)
+    out.print("Dry run: nothing was submitted.")
+
+
+def _run(deployment: Deployment, run_id: str) -> Run:
+    from outerloop.record.models import Run
+
+    with deployment.record.reading() as session:
+        run = session.get(Run, run_id)
+    assert run is not None, "it was just submitted"
+    return run
+
+
+def _report(deployment: Deployment, run_id: str, *, asked_before: bool, as_json: bool) -> None:
+    run = _run(deployment, run_id)
+    if as_json:
+        emit_json(
+            {
+                "run": run.id,
+                "state": run.state,
+                "verdict": run.verdict,
+                "reason": run.verdict_reason or run.state_reason,
+                "sentence": run.sentence or run.state_detail,
+                "asked_before": asked_before,
+            }
+        )
+    else:
+        if asked_before:
+            click.echo(f"This was asked before, as run {run.id}; --again adds evidence to it.")
+        if run.state == "ended":
+            click.echo(f"run {run.id}: {run.sentence}")
+        else:
+            detail = f" ({run.state_detail})" if run.state_detail else ""
+            click.echo(f"run {run.id} is {run.state}{detail}")
+        click.echo()
+        for command, what in (
+            (f"outerloop show {run.id}", "measures, jobs, timeline"),
+            (f"outerloop explain {run.id}", "every number behind the verdict"),
+            (f"outerloop logs {run.id}", "what the measures printed"),
+            (f"outerloop cancel {run.id}", "give it up"),
+        ):
+            if run.state != "ended" or "cancel" not in command:
+                click.echo(f"  {command:<30} {what}")
+    if run.state == "ended" and run.verdict_reason == "scope":
+        click.get_current_context().exit(int(ExitCode.REFUSED))
+
+
+def _wait(deployment: Deployment, run_id: str, *, quiet: bool) -> None:
+    """Look again until the run has ended or is blocked, advancing it like a tick would; progress goes to stderr."""
+    from outerloop.cli.progress import progress_line, run_progress
+    from outerloop.controller.tick import advance_when_due
+
+    pause, longest = WAIT_POLL_SECONDS
+    last = ""
+    out = console(error=True)
+    status = out.status("waiting") if out.is_terminal and not quiet else None
+    if status is not None:
+        status.start()
+    try:
+        while True:
+            run = _run(deployment, run_id)
+            if run.state in {"ended", "blocked"}:
+                return
+            line = progress_line(run_progress(deployment, run))
+            if status is not None:
+                status.update(line)
+            elif line != last and not quiet:
+                click.echo(line, err=True)
+            pause = WAIT_POLL_SECONDS[0] if line != last else min(pause * 1.5, longest)
+            last = line
+            time.sleep(pause)
+            advance_when_due(deployment, run_id)
+    finally:
+        if status is not None:
+            status.stop()
