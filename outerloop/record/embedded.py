@@ -573,7 +573,8 @@ def _prepare(place: _Place) -> None:
         "lc_messages": "C",
     }
     if _fast():
-        settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+        # enough for tests: a killed server still loses nothing, only a crash of the machine would
+        settings |= {"fsync": "off", "full_page_writes": "off"}
     text = "# written by outerloop at each start\n"
     text += "".join(f"{name} = '{value}'\n" for name, value in settings.items())
     config = place.data / "postgresql.conf"
@@ -724,12 +725,9 @@ def _clear_the_dead(place: _Place) -> None:
             raise EmbeddedError(f"processes of a killed Postgres still work in {place.data}: {left}; end them first")
     if Path("/proc/self/cwd").exists():
         # a zombie keeps its number: where nobody reaps, Postgres itself would take the dead for running
-        for left in (
-            place.data / "postmaster.pid",
-            place.run / f".s.PGSQL.{PORT}.lock",
-            place.run / f".s.PGSQL.{PORT}",
-        ):
-            left.unlink(missing_ok=True)
+        locks = (place.data / "postmaster.pid", place.run / f".s.PGSQL.{PORT}.lock", place.run / f".s.PGSQL.{PORT}")
+        for lock in locks:
+            lock.unlink(missing_ok=True)
 
 
 def _until(condition: Any, seconds: float) -> bool:

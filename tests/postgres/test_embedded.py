@@ -145,7 +145,11 @@ def test_data_made_by_a_starter_that_was_killed_before_it_could_say_so_is_used(f
     assert ask(embedded.ensure_running(folder), "select count(*) from kept") == 0
 
 
-def test_a_killed_server_is_started_again_with_what_was_committed(folder: Path) -> None:
+@pytest.mark.parametrize("fast", ["0", "1"])
+def test_a_killed_server_is_started_again_with_what_was_committed(
+    folder: Path, fast: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(embedded.FAST_VARIABLE, fast)
     url = embedded.ensure_running(folder)
     ask(url, "create table kept as select 7 as x")
     old = pid_of(folder)
