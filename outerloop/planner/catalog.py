@@ -133,14 +133,14 @@ ALIASES: dict[str, str] = {
 
 
 _PREFIXES = ("nvidia", "tesla", "geforce")
-_FORM_FACTOR = re.compile(r"sxm\d?|hbm\d?e?")
-_MEMORY = re.compile(r"\d+gb$")
+_FORM_FACTOR = re.compile(r"sxm\d?|hbm\d?e?$")
 
 
 def _squash(name: str) -> str:
     squashed = "".join(c for c in name.lower() if c.isalnum())
     for prefix in _PREFIXES:
         squashed = squashed.removeprefix(prefix)
+    # Driver names put the memory before the kind of memory, and the form factor anywhere.
     return _FORM_FACTOR.sub("", squashed)
 
 
@@ -155,9 +155,11 @@ def find_gpu(name: str) -> Gpu:
     wanted = _squash(name)
     by_squash = {_squash(known): gpu for known, gpu in GPUS.items()}
     # A trailing memory size may be part of the catalogue's name (A100-40GB) or the driver's (H100 80GB).
-    for spelling in (wanted, _MEMORY.sub("", wanted)):
-        if spelling in by_squash and (spelling == wanted or wanted == f"{spelling}{by_squash[spelling].memory_gb:g}gb"):
-            return by_squash[spelling]
-        if wanted == spelling and spelling in ALIASES:
-            return GPUS[ALIASES[spelling]]
+    if wanted in by_squash:
+        return by_squash[wanted]
+    if wanted in ALIASES:
+        return GPUS[ALIASES[wanted]]
+    for squashed, gpu in by_squash.items():
+        if wanted == f"{squashed}{gpu.memory_gb:g}gb":
+            return gpu
     raise KeyError(name)

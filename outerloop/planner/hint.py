@@ -44,6 +44,7 @@ class Change:
     part: str
     values: dict[str, Any]
     keeps_the_training: bool = True
+    series: str = ""
 
     @property
     def needs_hardware(self) -> bool:
@@ -78,14 +79,18 @@ def _resource_changes(request: PlanRequest, candidates: Sequence[Candidate]) -> 
         size = next((s for s in HOST_SIZES_GB if s >= need), None)
         if size is not None and size not in offered and size > (resources.host_memory_gb or 0):
             offered.append(size)
-            yield Change(f"hosts with {size} GB of memory", "resources", {"host_memory_gb": float(size)})
+            yield Change(
+                f"hosts with {size} GB of memory", "resources", {"host_memory_gb": float(size)}, series="memory"
+            )
     if resources.gpus_per_host:
         for factor in GROWTH:
             count = resources.gpus_per_host * factor
             if count <= 8:
-                yield Change(f"{count} GPUs per host", "resources", {"gpus_per_host": count})
+                yield Change(f"{count} GPUs per host", "resources", {"gpus_per_host": count}, series="gpus")
     for factor in GROWTH:
-        yield Change(f"{resources.hosts * factor} hosts", "resources", {"hosts": resources.hosts * factor})
+        yield Change(
+            f"{resources.hosts * factor} hosts", "resources", {"hosts": resources.hosts * factor}, series="hosts"
+        )
     if resources.inter_host_gbit_per_s and resources.links_per_host < resources.gpus_per_host:
         count = resources.gpus_per_host
         yield Change(f"{count} links per host, one per GPU", "resources", {"links_per_host": count})
@@ -94,7 +99,9 @@ def _resource_changes(request: PlanRequest, candidates: Sequence[Candidate]) -> 
         for gpu in sorted(GPUS.values(), key=lambda g: g.memory_gb):
             if gpu.memory_gb > resources.gpu.memory_gb and gpu.memory_gb not in sizes and gpu.bf16_tflops:
                 sizes.add(gpu.memory_gb)
-                yield Change(f"a GPU with {gpu.memory_gb:g} GB, such as {gpu.name}", "resources", {"gpu": gpu})
+                yield Change(
+                    f"a GPU with {gpu.memory_gb:g} GB, such as {gpu.name}", "resources", {"gpu": gpu}, series="card"
+                )
 
 
 def _limit_changes(request: PlanRequest, candidates: Sequence[Candidate]) -> Iterator[Change]:
@@ -183,7 +190,11 @@ def _relative_cost(request: PlanRequest, candidate: Candidate) -> float | None:
 def unlocks(request: PlanRequest, candidates: Sequence[Candidate], ledger: Sequence[MeasuredFigure]) -> list[Unlock]:
     """The single changes that give a plan, cheapest first; unknown costs last."""
     found: list[Unlock] = []
+    enough: set[str] = set()
     for change in changes(request, candidates):
+        # Of a series of growing sizes, the smallest that does is enough.
+        if change.series in enough:
+            continue
         changed = _apply(request, change)
         if changed is None:
             continue
@@ -191,6 +202,8 @@ def unlocks(request: PlanRequest, candidates: Sequence[Candidate], ledger: Seque
         order, selected = ranked(judged, "cheapest")
         if selected is None:
             continue
+        if change.series:
+            enough.add(change.series)
         winner = next(c for c in order if c.name == selected)
         found.append(
             Unlock(

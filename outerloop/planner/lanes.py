@@ -45,43 +45,91 @@ def parse_gres(text: str) -> tuple[str | None, int]:
     return kind, count
 
 
-def resources_from_lane(lane: Mapping[str, Any]) -> Resources:
-    """The resources that a lane's settings describe.
+def _tres(text: str) -> dict[str, str]:
+    pairs = (item.partition("=") for item in text.split(","))
+    return {key.strip(): value.strip() for key, _, value in pairs if value}
+
+
+_MEMORY_SUFFIX = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _bytes(text: str) -> float | None:
+    """Slurm's memory figure in bytes (`2063624M`; no suffix means megabytes); None for what is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text)
+    return None if match is None else float(match[1]) * _MEMORY_SUFFIX[match[2] or "M"]
+
+
+def partition_figures(fields: Mapping[str, str]) -> dict[str, Any]:
+    """What one partition offers per host, from the fields of `scontrol show partition`.
+
+    Per-host figures are the partition's totals over its nodes: right where its nodes are alike. Cards of several types
+    count under none, so that the request has to name one.
+    """
+    figures: dict[str, Any] = {}
+    tres = _tres(fields.get("TRES", ""))
+    nodes_text = fields.get("TotalNodes") or tres.get("node", "")
+    nodes = int(nodes_text) if nodes_text.isdigit() else 0
+    if nodes <= 0:
+        return figures
+    figures["nodes"] = nodes
+    cpus = fields.get("TotalCPUs") or tres.get("cpu", "")
+    if cpus.isdigit() and int(cpus) >= nodes:
+        figures["cpus_per_node"] = int(cpus) // nodes
+    memory = _bytes(tres.get("mem", ""))
+    if memory:
+        figures["memory_gb"] = memory / nodes / 1e9
+    typed = {key.removeprefix("gres/gpu:"): value for key, value in tres.items() if key.startswith("gres/gpu:")}
+    count = tres.get("gres/gpu") or (next(iter(typed.values())) if len(typed) == 1 else "")
+    if count.isdigit() and int(count) >= nodes:
+        figures["gpus_per_node"] = int(count) // nodes
+        if len(typed) == 1:
+            figures["gpu_type"] = next(iter(typed))
+    return figures
+
+
+def resources_from_lane(lane: Mapping[str, Any], partition: Mapping[str, str] | None = None) -> Resources:
+    """The resources that a lane's settings, and what Slurm says of its partition, describe.
 
     Accepts the request's own names and Slurm's (`nodes`, `gpus_per_node`, `gres`, `memory_mb`, `cpus_per_node`,
-    `max_minutes`); a nested `resources` table wins over the lane's own keys.
+    `max_minutes`). A nested `resources` table wins over the lane's own keys, and those over the partition's.
 
     Raises:
         ValueError: a figure of the lane that makes no sense, or GPUs without a type; pydantic's ValidationError is one.
     """
-    merged: dict[str, Any] = {**lane}
     nested = lane.get("resources")
+    sources = [lane, partition_figures(partition or {})]
     if isinstance(nested, Mapping):
-        merged.update(nested)
+        sources.insert(0, nested)
+    values: dict[str, Any] = {}
+    for source in sources:
+        for field, value in _known(source).items():
+            values.setdefault(field, value)
+    name = lane.get("name")
+    values["source"] = f"lane {name}" if name else "lane"
+    return Resources.model_validate(values)
+
+
+def _known(source: Mapping[str, Any]) -> dict[str, Any]:
+    """What one source says, in the request's own names. Empty text says nothing."""
     values: dict[str, Any] = {}
     for field, spellings in _KEYS.items():
-        for spelling in spellings:
-            if merged.get(spelling) is not None:
-                values[field] = merged[spelling]
-                break
+        given = [source[key] for key in spellings if source.get(key) not in (None, "")]
+        if given:
+            values[field] = given[0]
     if "host_memory_gb" not in values:
-        for key in _MEMORY_MB:
-            if merged.get(key) is not None:
-                # Slurm's megabyte is 2**20 bytes.
-                values["host_memory_gb"] = float(merged[key]) * 2**20 / 1e9
-                break
+        megabytes = [source[key] for key in _MEMORY_MB if source.get(key) is not None]
+        if megabytes:
+            # Slurm's megabyte is 2**20 bytes.
+            values["host_memory_gb"] = float(megabytes[0]) * 2**20 / 1e9
     if "time_limit_hours" not in values:
-        for key in _MINUTES:
-            if merged.get(key) is not None:
-                values["time_limit_hours"] = float(merged[key]) / 60
-                break
-    gres = merged.get("gres")
+        minutes = [source[key] for key in _MINUTES if source.get(key) is not None]
+        if minutes:
+            values["time_limit_hours"] = float(minutes[0]) / 60
+    gres = source.get("gres")
     if isinstance(gres, str):
         kind, count = parse_gres(gres)
         if count:
             values.setdefault("gpus_per_host", count)
             if kind is not None:
                 values.setdefault("gpu", kind)
-    name = merged.get("name")
-    values["source"] = f"lane {name}" if name else "lane"
-    return Resources.model_validate(values)
+    return values

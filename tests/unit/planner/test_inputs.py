@@ -138,6 +138,41 @@ def test_a_lanes_resources_table_wins_and_what_is_left_out_stays_unknown() -> No
     assert resources.host_memory_gb is None and resources.inter_host_gbit_per_s is None
 
 
+PARTITION = {
+    "PartitionName": "a100",
+    "TotalNodes": "4",
+    "TotalCPUs": "256",
+    "TRES": "cpu=256,mem=2060000M,node=4,billing=256,gres/gpu=16,gres/gpu:a100=16",
+}
+
+
+def test_a_partition_as_scontrol_shows_it_fills_what_the_lane_leaves_out() -> None:
+    resources = resources_from_lane({"name": "gpu", "partition": "a100", "gpu_type": "", "max_minutes": 90}, PARTITION)
+    assert (resources.hosts, resources.gpus_per_host, resources.cores_per_host) == (4, 4, 64)
+    assert resources.gpu is not None and resources.gpu.name == "A100-80GB"
+    assert resources.host_memory_gb == pytest.approx(540, rel=0.01)
+    assert resources.time_limit_hours == 1.5
+
+
+def test_the_lanes_own_gpu_type_wins_over_the_partitions() -> None:
+    resources = resources_from_lane({"gpu_type": "a100_40gb"}, PARTITION)
+    assert resources.gpu is not None and resources.gpu.name == "A100-40GB"
+
+
+def test_a_partition_of_several_cards_needs_the_lane_to_name_one() -> None:
+    mixed = PARTITION | {"TRES": "cpu=256,mem=2060000M,node=4,gres/gpu=16,gres/gpu:a100=8,gres/gpu:t4=8"}
+    with pytest.raises(ValueError, match="name the GPU type"):
+        resources_from_lane({}, mixed)
+    assert resources_from_lane({"gpu_type": "t4"}, mixed).gpus == 16
+
+
+@pytest.mark.parametrize("fields", [{}, {"TotalNodes": "0"}, {"TRES": "(null)"}, {"TotalNodes": "x", "TRES": ","}])
+def test_a_partition_that_says_nothing_adds_nothing(fields: dict[str, str]) -> None:
+    assert resources_from_lane({"name": "cpu"}, fields).model_dump(exclude={"source"}) == resources_from_lane(
+        {}
+    ).model_dump(exclude={"source"})
+
+
 def test_a_lane_with_gpus_of_no_known_type_is_refused() -> None:
     with pytest.raises(ValueError, match="name the GPU type"):
         resources_from_lane({"gres": "gpu:4"})
