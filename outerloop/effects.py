@@ -51,6 +51,7 @@ EFFECTS: dict[str, str] = {
     "tx.block": "a run is blocked with its reason",
     "tx.operator": "an operator's cancel or retry is committed",
     "tx.tick": "the tick's heartbeat and housekeeping are committed",
+    "tx.rebuild": "the record is made anew from disk, in one transaction",
     "tx.collect": "garbage collection is committed",
     "gc.trash": "a folder is renamed into the trash",
     "gc.delete": "old trash is deleted",

@@ -210,3 +210,28 @@ def _password_file(url: str) -> Iterator[dict[str, str]]:
         stream.write(f"*:*:*:*:{escaped}\n")
         stream.flush()
         yield {**environment, "PGPASSFILE": stream.name}
+
+
+@db.command("rebuild", help="Make the record anew from the state folder: requests, ledgers and slots. Files stay.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+def rebuild(as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from outerloop.cli.common import opened
+    from outerloop.controller.rebuild import rebuild as remake
+
+    with opened() as deployment, deployment.record.tick_lock() as mine:
+        if not mine:
+            raise CliError("a tick is running; try again when it has ended", ExitCode.REFUSED)
+        done = remake(deployment.context)
+    if as_json:
+        click.echo(json.dumps(asdict(done), indent=2))
+    else:
+        click.echo(
+            f"{done.runs} runs with {done.verdicts} verdicts, {done.champions} champions,"
+            f" {done.slots} slots with {done.attempts} attempts"
+        )
+    for problem in done.problems:
+        click.echo(f"left out: {problem}", err=True)
+    if done.problems:
+        click.get_current_context().exit(int(ExitCode.NOT_FOUND))

@@ -81,15 +81,18 @@ def _measure_round(context: Context, mirror: Mirror, disk: Disk, round_: Round) 
         except EvidenceError:
             break
         missing = [request for request in wanted if request.role not in readings]
-        if not missing:
-            break
         known = {item.role for item in planned}
-        for item in planned_work(context, mirror, disk.contract, disk.request, round_, missing):
-            if item.role in known:
-                continue
+        found = False
+        for item in planned_work(context, mirror, disk.contract, disk.request, round_, missing) if missing else []:
+            directory = context.slot(item.work.digest)
+            if item.role in known or directory.spec() is None:
+                continue  # wanted in principle, but the run never came so far (a scope verdict, a cancel)
             planned.append(item)
             if item.measure is not None:
-                readings[item.role] = slot_reading(context.slot(item.work.digest), item.role, item.measure.seed)
+                readings[item.role] = slot_reading(directory, item.role, item.measure.seed)
+                found = True
+        if not found:
+            break
     disk.planned[round_.number] = planned
     disk.readings[round_.number] = readings
 

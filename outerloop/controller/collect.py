@@ -1,0 +1,107 @@
+"""Garbage collection: slots that nothing needs go to the trash, old trash goes for good.
+
+Covered: marking from open runs, champions and kept verdicts; renaming under the slot's row lock; deleting trash older
+than the longest walltime. Not covered: run folders and mirrors, which are small and are the ledger.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy import exists, func, or_, select
+
+from outerloop.controller.deployment import Deployment
+from outerloop.effects import effect
+from outerloop.record.models import Attempt, Champion, Measure, Run, Slot
+
+__all__ = ["Collected", "collect"]
+
+TRASH_DAYS = 30.0
+"""Longer than any walltime in practice: a job that still runs in a trashed slot has ended by then."""
+
+
+@dataclass
+class Collected:
+    """What went."""
+
+    slots: list[str] = field(default_factory=list)
+    bytes: int = 0
+    deleted: int = 0
+
+
+def collect(deployment: Deployment, *, keep_days: float, dry_run: bool) -> Collected:
+    """Trash what nothing needs. Kept: slots of runs that are open, that made a champion, or that ended less than
+    `keep_days` ago; slots with a live attempt; environments of kept slots."""
+    context = deployment.context
+    record = context.record
+    report = Collected()
+    with record.reading() as session:
+        wanted = (
+            select(Measure.slot_id)
+            .join(Run, Run.id == Measure.run_id)
+            .where(
+                or_(
+                    Run.state != "ended",
+                    Run.ended_at > func.now() - timedelta(days=keep_days),
+                    exists().where(Champion.run_id == Run.id, Champion.realm_id == Run.realm_id),
+                )
+            )
+        )
+        query = select(Slot.id).where(
+            Slot.realm_id == record.realm_id,
+            Slot.state != "collected",
+            Slot.id.not_in(wanted),
+            Slot.created_at < func.now() - timedelta(days=keep_days),
+            ~exists().where(Attempt.slot_id == Slot.id, Attempt.state != "settled"),
+        )
+        unwanted = list(session.scalars(query.order_by(Slot.id)))
+    for slot_id in unwanted:
+        with record.transaction("tx.collect") as session:
+            slot = session.scalars(
+                select(Slot).where(Slot.id == slot_id).with_for_update().execution_options(populate_existing=True)
+            ).one()
+            # Somebody may have asked for it since; the same lock orders intents and us.
+            if session.scalar(query.where(Slot.id == slot_id).limit(1)) is None:
+                continue
+            directory = context.slot(slot.digest)
+            report.slots.append(slot.digest)
+            report.bytes += _size(directory.path)
+            if dry_run:
+                continue
+            if directory.path.is_dir():
+                directory.move_to(context.root.trash / f"{int(time.time())}-{slot.digest}")
+            for attempt in session.scalars(select(Attempt).where(Attempt.slot_id == slot.id)):
+                session.delete(attempt)
+            slot.state, slot.reason, slot.detail, slot.failure_class = "collected", "", "", None
+            slot.pinned_attempt = slot.pinned_restart = slot.result = None
+            slot.attempts_counted, slot.next_try_at = 0, None
+    if not dry_run:
+        report.deleted = _empty_trash(context.root.trash)
+    return report
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for item in folder.rglob("*"):
+        try:
+            if item.is_file() and not item.is_symlink():
+                total += item.stat().st_size
+        except OSError:
+            continue
+    return total
+
+
+def _empty_trash(trash: Path) -> int:
+    deleted = 0
+    limit = time.time() - TRASH_DAYS * 86400
+    for folder in sorted(trash.iterdir()) if trash.is_dir() else []:
+        stamp = folder.name.partition("-")[0]
+        if stamp.isdigit() and int(stamp) < limit:
+            with effect("gc.delete"):
+                shutil.rmtree(folder, ignore_errors=True)
+            deleted += 1
+    return deleted

@@ -1,0 +1,194 @@
+"""The record made anew from disk: requests, ledgers and slots.
+
+Covered: filling an empty record of this realm so that runs, verdicts, champions, slots and attempts are what they
+were. Not covered: creating the tables (record.migrate). Nothing on disk is changed.
+
+What is not on disk is not needed: leases expire, heartbeats come with the next tick, wakes are doorbells, and a
+blocked run finds its block again when it is advanced.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from outerloop.compute.names import job_name
+from outerloop.controller.evidence import Disk, read_run
+from outerloop.controller.ledger import fold_events
+from outerloop.controller.plan import ensure_slot
+from outerloop.controller.submit import insert_run
+from outerloop.dispatch.context import Context
+from outerloop.dispatch.evidence import Action
+from outerloop.dispatch.settle import change_slot, decision_from_disk, settle_row
+from outerloop.dispatch.submit import walltime_minutes
+from outerloop.record.models import (
+    Attempt,
+    Await,
+    Champion,
+    Event,
+    Heartbeat,
+    Lease,
+    Measure,
+    Run,
+    Slot,
+    Wake,
+)
+from outerloop.slots import SlotDirectory
+from outerloop.slots.files import read_json
+
+__all__ = ["Rebuilt", "rebuild"]
+
+
+@dataclass
+class Rebuilt:
+    """What was found on disk."""
+
+    runs: int = 0
+    verdicts: int = 0
+    champions: int = 0
+    slots: int = 0
+    attempts: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def rebuild(context: Context, *, progress: Any = None) -> Rebuilt:
+    """Drop this realm's rows and fold everything that lies in the state folder, in one transaction.
+
+    A run that cannot be read is named in `problems` and left out; its files stay.
+    """
+    done = Rebuilt()
+    realm = context.record.realm_id
+    with context.record.transaction("tx.rebuild") as session:
+        _forget(session, realm)
+        known: dict[str, int] = {}
+        for run_id in _run_ids(context):
+            try:
+                disk = read_run(context, run_id)
+            except Exception as error:
+                done.problems.append(f"run {run_id}: {type(error).__name__}: {error}")
+                continue
+            _insert(context, session, realm, disk, known, done)
+            if progress is not None:
+                progress(run_id)
+        done.champions = (
+            session.scalar(select(func.count()).select_from(Champion).where(Champion.realm_id == realm)) or 0
+        )
+    return done
+
+
+def _run_ids(context: Context) -> Iterator[str]:
+    try:
+        names = sorted(entry.name for entry in os.scandir(context.root.runs) if entry.is_dir())
+    except FileNotFoundError:
+        return
+    # In the order in which they were asked, so that askings of one question keep their order.
+    requests = {name: read_json(context.root.request(name)) for name in names}
+    yield from sorted(
+        (name for name in names if requests[name] is not None),
+        key=lambda name: (str((requests[name] or {}).get("created_at")), name),
+    )
+
+
+def _forget(session: Session, realm: int) -> None:
+    mine = select(Run.id).where(Run.realm_id == realm)
+    for table in (Await, Lease, Event, Measure):
+        session.execute(delete(table).where(table.run_id.in_(mine)))
+    session.execute(delete(Wake).where(Wake.realm_id == realm))
+    session.execute(delete(Attempt).where(Attempt.realm_id == realm))
+    session.execute(delete(Slot).where(Slot.realm_id == realm))
+    session.execute(delete(Champion).where(Champion.realm_id == realm))
+    session.execute(delete(Heartbeat).where(Heartbeat.realm_id == realm))
+    session.execute(delete(Run).where(Run.realm_id == realm))
+
+
+def _insert(context: Context, session: Session, realm: int, disk: Disk, known: dict[str, int], done: Rebuilt) -> None:
+    request = disk.request
+    session.execute(insert_run(realm, request))
+    for round_ in disk.rounds:
+        for item in disk.planned.get(round_.number, []):
+            slot = ensure_slot(session, context, realm, request, item.work)
+            if item.work.digest not in known:
+                known[item.work.digest] = slot.id
+                done.slots += 1
+                done.attempts += _attempts(context, session, slot)
+            measure = item.measure
+            session.execute(
+                insert(Measure)
+                .values(
+                    run_id=request.id,
+                    slot_id=slot.id,
+                    round=round_.number,
+                    role=item.role,
+                    benchmark=measure.benchmark if measure else "",
+                    side=measure.side if measure else item.role.removeprefix("env-"),
+                    pair=measure.pair if measure else 0,
+                    seed=measure.seed if measure else 0,
+                    replicate=measure.replicate if measure else 0,
+                )
+                .on_conflict_do_nothing()
+            )
+    run = session.scalars(select(Run).where(Run.id == request.id)).one()
+    fold_events(session, run, disk.events, root=context.root)
+    session.flush()
+    done.runs += 1
+    done.verdicts += run.verdict is not None
+
+
+def _attempts(context: Context, session: Session, slot: Slot) -> int:
+    """Replay a slot's attempts in their order; the slot ends up as the live fold left it."""
+    directory = context.slot(slot.digest)
+    numbers = directory.attempt_numbers()
+    for n in numbers:
+        _attempt(context, session, slot, directory, n)
+    grants = directory.retries()
+    if grants:
+        grant = read_json(directory.path / "retries" / f"{grants:03d}.json") or {}
+        slot.grants = grants
+        slot.attempts_allowed = int(grant.get("allowed") or slot.attempts_allowed)
+        if slot.state == "exhausted" and slot.attempts_counted < slot.attempts_allowed:
+            slot.state, slot.failure_class, slot.reason, slot.detail, slot.settled_at = "open", None, "", "", None
+    session.flush()
+    return len(numbers)
+
+
+def _attempt(context: Context, session: Session, slot: Slot, directory: SlotDirectory, n: int) -> None:
+    order = directory.order(n) or {}
+    submitted = directory.submitted(n) or {}
+    claim = directory.claim(n)
+    settled = directory.settled(n)
+    job_id = claim.job_id if claim else (str(submitted.get("job_id") or "") or None)
+    attempt = Attempt(
+        realm_id=slot.realm_id,
+        slot_id=slot.id,
+        n=n,
+        state="submitted" if job_id else "intent",
+        job_name=str(submitted.get("job_name") or job_name(context.deployment, slot.label, slot.digest, n)),
+        job_id=job_id,
+        cluster=str(submitted.get("cluster") or ""),
+        minutes=walltime_minutes(slot.order, context.patience.margin_minutes),
+        command_minutes=float(order.get("minutes") or slot.order["minutes"]),
+    )
+    session.add(attempt)
+    session.flush()
+    session.refresh(attempt)
+    decision = decision_from_disk(settled or {})
+    if decision is None:
+        if attempt.state == "submitted":
+            attempt.submitted_at = attempt.intent_at
+        return
+    result = directory.result(n)
+    if decision.action is Action.DONE and result is None:
+        return
+    at = datetime.fromisoformat(str((settled or {}).get("at")))
+    attempt.node = str((settled or {}).get("node") or "")
+    attempt.slurm_state = str((settled or {}).get("state") or "")
+    settle_row(attempt, decision, at)
+    change_slot(context, slot, attempt, decision, now=at, node=attempt.node, result=result)
+    session.flush()
