@@ -27,10 +27,11 @@ from outerloop.planner.shapes import ModelShape
 
 
 class PlanRequestError(ValueError):
-    """The request cannot be read. `problems` holds one sentence per wrong key, all at once."""
+    """The request cannot be read. `problems` holds one sentence per wrong key, `keys` where each stands."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[str], keys: list[tuple[str | int, ...]]) -> None:
         self.problems = problems
+        self.keys = keys
         super().__init__("\n".join(problems))
 
 
@@ -87,4 +88,6 @@ def parse_request(data: Mapping[str, Any]) -> PlanRequest:
     try:
         return PlanRequest.model_validate(dict(data))
     except ValidationError as error:
-        raise PlanRequestError([_sentence(item) for item in error.errors(include_url=False)]) from None
+        errors = error.errors(include_url=False)
+        keys = [tuple(part for part in item["loc"] if part not in _KINDS) for item in errors]
+        raise PlanRequestError([_sentence(item) for item in errors], keys) from None
