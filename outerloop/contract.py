@@ -538,17 +538,19 @@ def parse_contract(text: str | bytes, source: str = CONTRACT_FILE) -> Contract:
     parsed = _parse(text, source)
     problems = list(parsed.problems)
     contract: Contract | None = None
+    unread = 0
     if parsed.complete:
         try:
             contract = Contract.model_validate(parsed.data)
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=True)
             problems += _field_problems(details[:_MAX_PROBLEMS], parsed)
+            unread = max(0, len(details) - _MAX_PROBLEMS)
         problems += _cross_problems(parsed)
     if contract is not None and not problems:
         problems += _judging_problems(contract, parsed)
     if problems or contract is None:
-        raise ContractError(_first(problems), source)
+        raise ContractError(_first(problems, unread), source)
     return contract
 
 
@@ -565,12 +567,10 @@ def _parse(text: str | bytes, source: str) -> ParsedToml:
         refuse(raw.count(b"\n", 0, error.start) + 1, "is not UTF-8 text")
 
 
-def _first(problems: list[Problem]) -> list[Problem]:
+def _first(problems: list[Problem], unread: int) -> list[Problem]:
     unique = sorted(dict.fromkeys(problems), key=lambda problem: (problem.line == 0, problem.line))
-    if len(unique) <= _MAX_PROBLEMS:
-        return unique
-    left = len(unique) - _MAX_PROBLEMS
-    return [*unique[:_MAX_PROBLEMS], Problem(0, (), f"and {left} more problems")]
+    left = unread + max(0, len(unique) - _MAX_PROBLEMS)
+    return [*unique[:_MAX_PROBLEMS], Problem(0, (), f"and {left} more problems")] if left else unique
 
 
 def _field_problems(details: list[Any], parsed: ParsedToml) -> list[Problem]:

@@ -364,6 +364,8 @@ def read_toml(text: str) -> ParsedToml:
                 line = text.count("\n") + 1
             elif statement is not None and message == "Invalid value":
                 message = 'not a TOML value; text needs quotes: key = "text"'
+            elif message == "Invalid initial character for a key part":
+                message += "; an inline table { … } must stand on one line"
             problems.append(Problem(line, (statement.group("key"),) if statement else (), message))
             if statement is None:
                 break
