@@ -111,6 +111,8 @@ class Execution:
             artifacts.check_input(item)
         self.fresh_caches("run")
         self._materialise(work.tree, self.tree)
+        for path in work.outputs:
+            _output_place(self.tree, path, work.isolation != "none")
         self._place_inputs(self.tree, hidden=False)
         self._stop_if_asked("setup")
 
@@ -172,7 +174,7 @@ class Execution:
         out = CappedLog(os.path.join(self.own, layout.STDOUT), work.keep_logs_bytes)
         err = CappedLog(os.path.join(self.own, layout.STDERR), work.keep_logs_bytes)
         view = self.view("run", self.tree, inside_output=True)
-        began = files.utc_now()
+        mark = self._requeue_mark()
         scanner = None if work.score or not work.metric else self.scanner
         try:
             ended = self._launch(view, out, err, scanner)
@@ -185,7 +187,7 @@ class Execution:
         entry["seconds"] = round(ended.seconds, 6)
         self._account(ended)
         self._judge_end("command", ended)
-        self._refuse_unfinished(ended, began)
+        self._refuse_unfinished(ended, mark)
 
     def _launch(
         self, view: environment.View, out: CappedLog, err: CappedLog, scanner: MetricScanner | None
@@ -279,7 +281,7 @@ class Execution:
         if view.output:
             writable.append((self.output, view.output))
         if command:
-            places = dict.fromkeys(_writable_place(tree, path) for path in work.outputs)
+            places = dict.fromkeys(_output_place(tree, path, True) for path in work.outputs)
             writable += [(os.path.join(tree, place), f"{view.tree}/{place}") for place in places]
         over: list[tuple[str, str]] = []
         if self.environment and view.build:
@@ -399,10 +401,18 @@ class Execution:
             raise Stopped(phase, f"SIGNAL_{number}", f"the {phase} was killed by signal {number}", signal=number)
         raise Stopped(phase, f"EXIT_{code}", f"the {phase} exited with {code}", exit_code=code)
 
-    def _refuse_unfinished(self, ended: process.Ended, began: str) -> None:
-        """Work that left the requeue mark is not done, whatever it exited with."""
-        mark = os.path.join(self.state, REQUEUE_MARK) if self.state else ""
-        if not mark or not os.path.lexists(mark):
+    def _requeue_mark(self) -> tuple[int, int] | None:
+        """Which requeue mark lies in the checkpoint folder, if there is one."""
+        try:
+            status = os.lstat(os.path.join(self.state, REQUEUE_MARK)) if self.state else None
+        except OSError:
+            return None
+        return (status.st_ino, status.st_mtime_ns) if status else None
+
+    def _refuse_unfinished(self, ended: process.Ended, earlier: tuple[int, int] | None) -> None:
+        """Work that left a new requeue mark is not done, whatever it exited with."""
+        mark = self._requeue_mark()
+        if mark is None or mark == earlier:
             return
         by = ended.warned_by
         raise Stopped(
@@ -476,11 +486,16 @@ def _built_environment(slot: str) -> str:
     return folder
 
 
-def _writable_place(tree: str, path: str) -> str:
-    """What is mounted writable for a declared output: its parent folder, or the file itself in the tree's root."""
-    parent = os.path.dirname(path.rstrip("/"))
-    artifacts.mount_point(tree, parent or path.rstrip("/"), bool(parent))
-    return parent or path.rstrip("/")
+def _output_place(tree: str, path: str, contained: bool) -> str:
+    """What a declared output needs to be writable, made if absent: its parent folder, in the root the file itself.
+
+    The folder exists in every isolation, so that a program meets the same tree in each.
+    """
+    path = path.rstrip("/")
+    parent = os.path.dirname(path)
+    if parent or contained:
+        artifacts.mount_point(tree, parent or path, bool(parent))
+    return parent or path
 
 
 def _record_folders(slot: str, mirror: str) -> list[str]:

@@ -62,10 +62,13 @@ result.json
     single process. reason ARTIFACT (phase artifacts): a declared output is missing, too large or leads out.
     CANCELLED: `signal` reached the job, or (signal null) resumable work left requeue.json in state/.
 
+The command starts in the tree, where the parent folders of declared outputs exist; in a sandbox nothing else of the
+tree is writable (an output in the tree's root is there as an empty file, to be overwritten, not renamed over).
+
 The command's environment: PATH, locale, device selection and library variables of the node, the declared variables,
 HOME, TMPDIR and caches in scratch, and of OUTERLOOP_* only OUTERLOOP_CKPT_DIR (resumable), OUTERLOOP_OUTPUT_DIR
-(resumable or launch), OUTERLOOP_ENV (environment slots). The wrapper itself reads SLURM_*, OUTERLOOP_LOCAL_JOB_ID (first),
-OUTERLOOP_SCRATCH and OUTERLOOP_CACHE_SEED (set by job.sh).
+(resumable or launch), OUTERLOOP_ENV (environment slots). The wrapper itself reads SLURM_*, OUTERLOOP_LOCAL_JOB_ID
+(which comes first), OUTERLOOP_SCRATCH and OUTERLOOP_CACHE_SEED (set by job.sh).
 
 Exit codes of the program: 0 a measured value, 1 a result that says what failed, 74 the result could not be written,
 95 to 99 below, 128 + n ended by signal n (with a result that says so).
