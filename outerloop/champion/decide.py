@@ -33,7 +33,7 @@ from outerloop.champion.events import (
 from outerloop.champion.ledger import teacher_ensemble_id
 from outerloop.champion.reserve import CheckError, hold_up
 from outerloop.champion.rows import RowError
-from outerloop.champion.state import CampaignState, GenerationState, RunState, compared_row
+from outerloop.champion.state import CampaignState, GenerationState, RunState, compared_row, reserve_result
 from outerloop.champion.work import Member
 
 # An ensemble of fewer members averages nothing.
@@ -146,8 +146,7 @@ def _check_verdict(
     check, champion = generation.check, generation.champion
     if check is None or champion is None:
         return None
-    ident, _, checkpoint = check.subject.partition("/")
-    reserve = state.runs[ident].reserve.get(checkpoint)
+    reserve = reserve_result(state, check)
     update: dict[str, object]
     if champion.seq != check.champion_seq:
         # Its evaluation may still be on the way; the verdict waits for it, so that one check runs at a time.

@@ -278,11 +278,21 @@ def stamped(event: Event, seq: int, time: str | None = None) -> Event:
     return event.model_copy(update={"seq": seq, "time": time})
 
 
+# Written in full, as what they carry (rules, candidates, jobs) must not change with a later version's defaults.
+_COMPLETE = (GenerationEvent, RoundEvent, DispatchEvent)
+
+
 def events_to_jsonl(events: Iterable[Event], *, times: bool = True) -> str:
-    """One JSON object per line, defaults left out; `times=False` leaves out the clock, to compare ledgers."""
+    """One JSON object per line; `times=False` leaves out clock and GPU-hours, to compare ledgers.
+
+    Empty fields of the frequent kinds are left out: their defaults are part of the format.
+    """
     left_out = None if times else {"time", "gpu_hours"}
     lines = []
     for event in events:
+        if isinstance(event, _COMPLETE):
+            lines.append(event.model_dump_json(exclude_none=True, exclude=left_out) + "\n")
+            continue
         body = event.model_dump_json(exclude_defaults=True, exclude=left_out)
         # The kind is a default of its class, but a reader needs it.
         lines.append(f'{{"kind":"{event.kind}"' + ("," if body != "{}" else "") + body[1:] + "\n")

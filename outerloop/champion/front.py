@@ -6,6 +6,7 @@ Not covered: which rows may compete (state.py) and when the champion changes (le
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -25,8 +26,8 @@ T = TypeVar("T")
 
 
 def vector_dominates(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether no count of `a` is higher than that of `b` and at least one is lower."""
-    return a != b and all(x <= y for x, y in zip(a, b, strict=True))
+    """Whether no count of `a` is higher than that of `b` and at least one is lower. Of equal lengths."""
+    return a != b and all(map(operator.le, a, b))
 
 
 def dominates(
@@ -91,6 +92,8 @@ class Front(Generic[T]):
 
     groups: dict[tuple[int, ...], list[tuple[int, T]]] = field(default_factory=dict)
     size: int = 0
+    # Who turned away the last item turns away the next one most often: asked first, it saves the walk.
+    doorkeeper: tuple[int, ...] | None = field(default=None, compare=False)
 
     def insert(self, counts: tuple[int, ...], position: int, item: T) -> tuple[bool, list[T]]:
         """Offer an item; `position` (strictly increasing) is its arrival. Returns (entered, items that left)."""
@@ -99,11 +102,15 @@ class Front(Generic[T]):
             group.append((position, item))
             self.size += 1
             return True, []
+        if self.doorkeeper in self.groups and all(map(operator.le, self.doorkeeper, counts)):
+            return False, []
         beaten = []
         for other in self.groups:
-            if vector_dominates(other, counts):
+            # Equal counts were dealt with above, so "nowhere higher" is dominance here.
+            if all(map(operator.le, other, counts)):
+                self.doorkeeper = other
                 return False, []
-            if vector_dominates(counts, other):
+            if all(map(operator.le, counts, other)):
                 beaten.append(other)
         left = sorted((pair for other in beaten for pair in self.groups.pop(other)), key=lambda pair: pair[0])
         self.groups[counts] = [(position, item)]

@@ -183,7 +183,8 @@ def _eval(state: CampaignState, event: EvalEvent) -> None:
     if run is None or event.checkpoint not in run.checkpoints or event.generation != run.generation:
         raise _Impossible(f"{event.subject} is no checkpoint of generation {event.generation}")
     identity = (event.role, event.run_id, event.checkpoint)
-    if identity in state.scored:
+    again = event.role == "reserve" and event.checkpoint in run.reserve  # a failed reserve evaluation may be repeated
+    if identity in state.scored and not (again and run.reserve[event.checkpoint].status == "failed"):
         raise _Impossible(f"{event.subject} has a {event.role} result already")
     current = state.generation
     inside = current is not None and event.generation == current.number

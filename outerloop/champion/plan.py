@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from outerloop.champion.config import CampaignConfig, Command
 from outerloop.champion.decide import Candidates, due_event, gpu_hours_left, rounds_exhausted
 from outerloop.champion.events import EvalEvent, Event
-from outerloop.champion.state import PACKAGE_LAUNCHES, CampaignState, GenerationState, RunState
+from outerloop.champion.state import PACKAGE_LAUNCHES, CampaignState, GenerationState, RunState, reserve_result
 from outerloop.champion.work import Job, Member, Role
 
 
@@ -69,7 +69,9 @@ def finished(state: CampaignState, config: CampaignConfig, candidates: Candidate
 def _wanted(state: CampaignState, config: CampaignConfig, generation: GenerationState) -> list[Job]:
     """Every job that could be live now, most urgent first: what ends work comes before what begins it."""
     if not generation.split_sha256:
-        return [] if generation.split_failed else [_split(config, generation)]
+        # A split that no round will be trained on is not built; a raised max_rounds asks for it again.
+        useless = generation.split_failed or rounds_exhausted(state, config)
+        return [] if useless else [_split(config, generation)]
     return [
         *_reserve(state, config, generation),
         *_package(state, config),
@@ -175,11 +177,10 @@ def _scoring(
 
 def _reserve(state: CampaignState, config: CampaignConfig, generation: GenerationState) -> list[Job]:
     check = generation.check
-    if check is None:
+    if check is None or reserve_result(state, check) is not None:
         return []
     ident, _, checkpoint = check.subject.partition("/")
-    run = state.runs[ident]
-    return [] if checkpoint in run.reserve else [_scoring(config, generation, run, "reserve", [checkpoint])]
+    return [_scoring(config, generation, state.runs[ident], "reserve", [checkpoint])]
 
 
 def _evaluations(state: CampaignState, config: CampaignConfig, generation: GenerationState) -> list[Job]:

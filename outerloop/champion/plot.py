@@ -92,7 +92,8 @@ def _objectives(generation: GenerationState | None) -> list[str]:
     if generation is None:
         return []
     names = [objective.name for objective in generation.rules.objectives]
-    return [*names, REJECTED_TOTAL] if generation.rules.reject_objective else names
+    rejections = generation.rules.compare == "decided" and generation.rules.reject_objective
+    return [*names, REJECTED_TOTAL] if rejections else names
 
 
 def front_table(state: CampaignState) -> list[dict[str, Any]]:

@@ -56,8 +56,3 @@ def counts_of(
     """The error counts of a row, in the objectives' order; with `reject_objective` the rejections come last."""
     counts = tuple(integer_at(row, objective.count) for objective in objectives)
     return (*counts, integer_at(row, REJECTED_TOTAL)) if reject_objective else counts
-
-
-def totals_of(row: Row, objectives: Sequence[Objective] = DEFAULT_OBJECTIVES) -> tuple[int, ...]:
-    """The denominators of a row, in the objectives' order."""
-    return tuple(integer_at(row, objective.total) for objective in objectives)

@@ -21,7 +21,7 @@ from outerloop.champion.events import (
     RoundMember,
 )
 from outerloop.champion.front import Front
-from outerloop.champion.rows import REJECTED_TOTAL, RowError, counts_of, integer_at, totals_of
+from outerloop.champion.rows import REJECTED_TOTAL, RowError, integer_at
 from outerloop.champion.work import Job, Member
 
 # A package command that can't be started is tried this often before it waits for `campaign retry`.
@@ -152,6 +152,16 @@ class CampaignState:
     anomalies: list[str] = field(default_factory=list)
 
 
+def reserve_result(state: CampaignState, check: ReserveCheckEvent) -> EvalEvent | None:
+    """The reserve evaluation that an open check decides by; None while there is none.
+
+    A success of an earlier check is used again; a failure counts only for the check in which it happened.
+    """
+    ident, _, checkpoint = check.subject.partition("/")
+    event = state.runs[ident].reserve.get(checkpoint)
+    return event if event is not None and (event.status == "scored" or event.seq > check.seq) else None
+
+
 def compared_row(event: EvalEvent, rules: Rules) -> dict[str, int] | None:
     """The counts of an evaluation that its campaign compares; None if it has none."""
     if event.status != "scored":
@@ -181,14 +191,18 @@ def comparison(event: EvalEvent, rules: Rules) -> tuple[tuple[int, ...], tuple[i
     row = compared_row(event, rules)
     if row is None:
         return None
+    counts: tuple[int, ...] = ()
+    totals: tuple[int, ...] = ()
     for objective in rules.objectives:
         count, total = integer_at(row, objective.count), integer_at(row, objective.total)
-        if count > total or integer_at(event.row, objective.total) == 0:
+        whole = total if row is event.row else integer_at(event.row, objective.total)
+        if count > total or whole == 0:
             raise RowError(f"{objective.count} is {count} of {total} items")
-    totals = totals_of(event.row, rules.objectives)
-    counts = counts_of(row, rules.objectives, reject_objective=rules.reject_objective)
+        counts, totals = (*counts, count), (*totals, whole)
     if rules.compare == "result":
         return counts, counts, totals
+    rejected = integer_at(row, REJECTED_TOTAL)
     if (coverage(event, rules) or 0.0) < rules.min_coverage:
         return None
-    return counts, (*counts_of(row, rules.objectives), integer_at(row, REJECTED_TOTAL)), totals
+    with_rejected = (*counts, rejected)
+    return with_rejected if rules.reject_objective else counts, with_rejected, totals

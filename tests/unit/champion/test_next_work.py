@@ -275,7 +275,7 @@ def test_a_worn_test_set_asks_the_reserve_about_the_champion_first_of_all() -> N
 
 
 def test_a_risen_reserve_rate_ends_the_generation_and_records_what_it_was() -> None:
-    desk = _reserve_desk()
+    desk = _reserve_desk(max_rounds=3, parallel=1)
     desk.score(SMALL, "m-0001", 30, 5, role="reserve")
     verdict = desk.of(ReserveCheckEvent)[-1]
     assert (verdict.status, verdict.ends) == ("luck", "reserve_failed")
@@ -335,7 +335,7 @@ def test_late_results_of_an_old_generation_stay_outside_the_new_front() -> None:
     desk.score(SMALL, "m-0001", 30, 5, role="reserve")
     assert [job.key for job in desk.jobs() if job.live] == [f"train/{WIDE}"]
     desk.train(WIDE)
-    assert [job.key for job in desk.jobs()] == ["split/g002"]  # its evaluation is dropped
+    assert desk.jobs() == []  # its evaluation is dropped
     desk.score(SMALL, "m-0005", 0, 0)
     assert desk.state.anomalies == []
     assert desk.state.generation is not None and desk.state.generation.front.size == 0
@@ -589,3 +589,26 @@ def test_a_finished_campaign_says_so_and_wants_nothing() -> None:
     state = world.run()
     assert finished(state, world.config, world.candidates)
     assert next_work(state, world.config, world.candidates) == []
+
+
+def test_a_failed_reserve_evaluation_is_repeated_by_the_next_check() -> None:
+    desk = _reserve_desk()
+    desk.score(SMALL, "m-0001", 0, 0, role="reserve", status="failed", row={})
+    desk.score(SMALL, "m-0003", 7, 7)
+    desk.score(SMALL, "m-0004", 7, 7)
+    assert desk.of(ReserveCheckEvent)[-1].status == "started"
+    assert desk.jobs()[0].key == f"evaluate/reserve/{SMALL}/m-0001"
+    desk.score(SMALL, "m-0001", 5, 5, role="reserve")
+    assert [event.status for event in desk.of(ReserveCheckEvent)] == ["started", "not_run", "started", "passed"]
+    desk.score(SMALL, "m-0001", 5, 5, role="reserve")
+    assert "has a reserve result already" in desk.state.anomalies[-1]
+
+
+def test_a_generation_that_no_round_is_left_for_builds_no_split_until_more_are_allowed() -> None:
+    desk = _reserve_desk()
+    desk.score(SMALL, "m-0001", 30, 5, role="reserve")
+    assert desk.state.generation is not None and desk.state.generation.number == 2
+    assert finished(desk.state, desk.config, desk.candidates)
+    desk.config = campaign(max_rounds=2, saturation_evals=2, max_reserve_checks=2)
+    assert [job.key for job in desk.jobs()] == ["split/g002"]
+    assert not finished(desk.state, desk.config, desk.candidates)
