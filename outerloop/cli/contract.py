@@ -144,3 +144,47 @@ def check(file: Path | None, as_json: bool) -> None:
                 click.echo("    without score, its verdicts are as honest as what the candidate prints")
             if not benchmark.seed_env and not benchmark.deterministic:
                 click.echo("    no seed_env and not deterministic: each run measures both sides afresh")
+
+
+@contract.command("try", help="Run BENCHMARK through the real wrapper here, and suggest minutes and a floor.")
+@click.argument("benchmark")
+@click.option("--runs", type=click.IntRange(min=2), default=2, show_default=True, help="How often.")
+@click.option("--isolation", type=click.Choice(["none", "bwrap"]), default="none", show_default=True)
+@click.option(
+    "--repo",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="The target's clone.  [default: this repository]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the runs and suggestions as JSON.")
+def try_(benchmark: str, runs: int, isolation: str, repo: Path, as_json: bool) -> None:
+    with explained():
+        import sys
+
+        from outerloop.controller.git import GitError
+        from outerloop.controller.trial import TrialError, try_benchmark
+
+        try:
+            trial = try_benchmark(
+                repo.absolute(),
+                benchmark,
+                python=sys.executable,
+                isolation=isolation,
+                runs=runs,
+                progress=lambda line: click.echo(f"{line} …", err=True),
+            )
+        except (TrialError, GitError) as error:
+            raise CliError(str(error)) from error
+        if as_json:
+            from dataclasses import asdict
+
+            click.echo(json.dumps(asdict(trial), indent=2, default=str))
+            return
+        for turn in trial.turns:
+            seed = f"  seed {turn.seed}" if turn.seed else ""
+            click.echo(f"  {trial.metric} = {turn.value}   {turn.seconds:.1f} s, {turn.max_rss_mb:.0f} MB{seed}")
+        click.echo(f"spread     {trial.spread}: {trial.sentence}")
+        click.echo(f"suggested  minutes = {trial.suggested_minutes}")
+        click.echo(f"suggested  memory_gb = {trial.suggested_memory_gb}")
+        if trial.suggested_floor:
+            click.echo(f"suggested  min_delta = {trial.suggested_floor}")

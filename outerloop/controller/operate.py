@@ -6,6 +6,7 @@ Covered: both, as facts in the run's ledger before they are in the record. Not c
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sqlalchemy import func, select, update
 
@@ -13,6 +14,7 @@ from outerloop.controller.deployment import Deployment, account
 from outerloop.controller.interest import drop_interest
 from outerloop.controller.ledger import Behind, Ledger, crowned, effective_cancel, fold_events
 from outerloop.record.models import Measure, Run, Slot
+from outerloop.record.store import Record
 
 __all__ = ["OperatorError", "Retried", "cancel", "find_run", "retry"]
 
@@ -24,7 +26,14 @@ class OperatorError(Exception):
     """The operation makes no sense for this run; the text says why and what would."""
 
 
-def find_run(deployment: Deployment, name: str) -> Run:
+class HasRecord(Protocol):
+    """A deployment, or less than one: finding needs the record alone."""
+
+    @property
+    def record(self) -> Record: ...
+
+
+def find_run(deployment: HasRecord, name: str) -> Run:
     """The run whose id is `name` or begins with it. Raises LookupError with the near ones."""
     record = deployment.record
     with record.reading() as session:

@@ -1,0 +1,49 @@
+# Two commands set up everything on a fresh Debian or Ubuntu: `make demo` and `make test`.
+SHELL := /bin/bash
+VENV  := .venv
+BIN   := $(VENV)/bin
+.PHONY: help venv demo demo-slurm test test-fast lint types imports check bench docs-reference clean
+
+help:                       ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+venv: $(VENV)/.ready        ## the virtual environment with the package in it
+$(VENV)/.ready: pyproject.toml
+	bash .ci/setup venv
+
+demo: venv                  ## a real target, five candidates, five verdicts (Slurm if sinfo answers, else this machine)
+	$(BIN)/python docs/tutorial/demo.py
+
+demo-slurm: venv            ## the same on a one-machine Slurm cluster that it brings up first
+	bash slurm/devcluster/install.sh
+	bash slurm/devcluster/up.sh
+	. "$$(bash slurm/devcluster/up.sh --print-dir)/env" && $(BIN)/python docs/tutorial/demo.py --backend slurm
+
+test: venv                  ## everything, on a real Slurm and a real Postgres
+	bash .ci/setup test
+	$(MAKE) check
+	$(BIN)/python -m pytest
+
+test-fast: venv             ## unit and property tests only
+	$(BIN)/python -m pytest tests/unit tests/property
+
+lint: venv                  ## style
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: venv                 ## static types
+	$(BIN)/mypy
+
+imports: venv               ## the lines between the rooms
+	$(BIN)/lint-imports --no-cache
+
+check: lint types imports   ## all static checks
+
+bench: venv                 ## measured ratios, each against its rival in the same run
+	$(BIN)/python -m tests.bench
+
+docs-reference: venv        ## regenerate the reference pages
+	$(BIN)/python docs/generate_cli.py
+
+clean:                      ## remove what the demo left
+	-$(BIN)/outerloop db stop
+	rm -rf .demo
