@@ -17,7 +17,8 @@ __all__ = ["job_script"]
 _TEMPLATE = """\
 #!/bin/bash
 # Written by outerloop; what is executed stands in spec.json and attempt.json.
-OUTERLOOP_SCRATCH=$(mktemp -d "${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/outerloop-$(id -u)-XXXXXXXXXX")
+OUTERLOOP_SCRATCH=$(mktemp -d "${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/outerloop-$(id -u)-XXXXXXXXXX") ||
+    OUTERLOOP_SCRATCH=/nonexistent
 export OUTERLOOP_SCRATCH OUTERLOOP_CACHE_SEED={cache_seed}
 {caches}
 {prologue}exec {python} -I -m outerloop.job {slot} {attempt}
