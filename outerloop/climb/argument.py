@@ -8,6 +8,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from outerloop.climb.findings import ClimbedFinding, Failure, LossFinding
+from outerloop.climb.model import MOST_PAIRS
 from outerloop.climb.text import number, percent, plural
 
 # What a sign-flip or t test would need, from the observed spread: z(1−alpha)+z(1−beta) for beta = 0.2.
@@ -136,10 +137,13 @@ def _more_evidence(finding: ClimbedFinding) -> tuple[str, ...]:
         normal = NormalDist()
         quantiles = normal.inv_cdf(1 - float(test.alpha)) + normal.inv_cdf(_PLANNING_POWER)
         ratio = float(finding.gain / finding.gain_sd)
+        told = f"p at most {number(test.alpha)} (it is {test.p_value:.4g})"
+        if ratio * MOST_PAIRS**0.5 < quantiles:
+            return (f"{told}; a true gain of this size is too small beside its spread to be found",)
         pairs = max(len(finding.pairs) + 1, int((quantiles / ratio) ** 2) + 1)
         return (
-            f"p at most {number(test.alpha)} (it is {test.p_value:.4g}); a true gain of this size and spread"
-            f" would be found with about {pairs} pairs, four times out of five",
+            f"{told}; a true gain of this size and spread would be found with about {pairs} pairs, four times"
+            " out of five",
         )
     return ("gains that are more often above zero",)
 

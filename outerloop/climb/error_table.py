@@ -69,7 +69,9 @@ def nearest_rows(
         if gain_sd is None or gain_sd == 0:
             return (), False
         if isinstance(rule, Sequential):
-            wanted |= {"h0": float(rule.h0 / gain_sd), "h1": float(rule.h1 / gain_sd)}
+            # clipped, since the distance takes a logarithm
+            h1 = min(max(float(rule.h1 / gain_sd), 1e-9), 1e9)
+            wanted |= {"h0": float(rule.h0 / gain_sd), "h1": h1}
         else:
             wanted["floor_sd"] = float((floor or Decimal(0)) / gain_sd)
     candidates = [row for row in shipped_rows() if row.rule["kind"] == rule.kind]

@@ -233,7 +233,7 @@ def _halt(
     missing = tuple(request for request in asked if request.role not in readings)
     if missing:
         return NeedMore(missing, tuple(looks))
-    return Waiting(tuple(r.role for r in states.values() if r.status != "value"), tuple(looks))
+    return Waiting(tuple(r.role for r in states.values() if r.status == "pending"), tuple(looks))
 
 
 def _failed(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from outerloop.climb.comparison import sample_sd
-from outerloop.climb.exact import mean, quotient, scaled_floats
+from outerloop.climb.exact import mean, scaled_floats
 from outerloop.climb.findings import Decision, Look, TestFinding
 from outerloop.climb.llr import log_ratio
 from outerloop.climb.model import Sequential
@@ -39,12 +39,16 @@ def look_at(rule: Sequential, gains: Sequence[Decimal]) -> Look:
     import numpy as np
 
     n = len(gains)
-    floats, scale = scaled_floats(gains)
+    if rule.units == "absolute":
+        # hypotheses and gains in one unit in which none of them overflows
+        scaled, _ = scaled_floats((*gains, rule.h0, rule.h1))
+        floats, (h0, h1) = scaled[:n], scaled[n:]
+    else:
+        floats, _ = scaled_floats(gains)
+        h0, h1 = float(rule.h0), float(rule.h1)
     equal = all(gain == gains[0] for gain in gains)
     centre = floats[0] if equal else math.fsum(floats) / n
     spread = 0.0 if equal else math.sqrt(math.fsum((x - centre) ** 2 for x in floats) / (n - 1))
-    unit = scale if rule.units == "absolute" and scale != 0 else Decimal(1)
-    h0, h1 = (float(quotient(h, unit)) for h in (rule.h0, rule.h1))
     llr = log_ratio(rule.test, rule.units, n, np.array([centre]), np.array([spread]), h0, h1)
     return Look(
         pairs=n,
