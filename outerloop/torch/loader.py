@@ -2,7 +2,8 @@
 
 Covered: torch's DataLoader over a map-style data set (one process: in the loader's own order, exactly; several:
 split by a DistributedSampler that continues at a global sample under any number of ranks), loaders with a state of
-their own (torchdata's StatefulDataLoader), and any other loader by reading and dropping what was already given out.
+their own (torchdata's StatefulDataLoader), and any other loader, sampler or stream by reading again what was already
+given out.
 Not covered: random transforms inside worker processes, whose streams begin anew with the workers.
 
 torchdata's loader is not put in the place of the script's: it draws its shuffling seed when it is built, so that the
@@ -17,7 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from outerloop.torch import rng
@@ -129,6 +138,15 @@ def _generators(loader: Any) -> list[torch.Generator]:
 
 def _plain_map_loader(loader: Any) -> bool:
     return type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset)
+
+
+def _draws_at_first(loader: Any) -> bool:
+    """True when the whole order is drawn before the first sample is read, by one of torch's own samplers."""
+    if not _plain_map_loader(loader) or (loader.batch_size and type(loader.batch_sampler) is not BatchSampler):
+        return False
+    sampler = loader.sampler
+    # With replacement indices are drawn in pieces, harmless as long as the stream is the sampler's own.
+    return type(sampler) in (SequentialSampler, RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
 
 
 def _rebuilt(loader: Any, **replaced: Any) -> Any:
@@ -336,8 +354,8 @@ class PositionedLoader:
             self._epoch -= 1
             return self._fresh()
         self._begin_epoch(saved)
-        if not _plain_map_loader(self._source):
-            # Reading again what was given out is the only way to get past it.
+        if not _draws_at_first(self._source):
+            # Its order may depend on every draw since, so what was given out has to be read again.
             batches = iter(self._source)
             for _ in range(saved["batches"]):
                 next(batches, None)

@@ -147,9 +147,10 @@ class Session:
         if chosen is None:
             return None
         folder, manifest = chosen
+        common = read_back(folder / COMMON_FILE)
+        _require_same_types(folder, common["types"], optimizer, scheduler)
         load_model(folder, manifest.format, model, optimizer, self.world)
         same_world = manifest.world_size == self.world.size
-        common = read_back(folder / COMMON_FILE)
         rank_part = read_back(folder / rank_file(self.world.rank if same_world else 0))
         self._load_scheduler(folder, common["scheduler"], scheduler)
         if not same_world:
@@ -167,8 +168,6 @@ class Session:
     def _load_scheduler(self, folder: Path, saved: Any, scheduler: Any) -> None:
         if scheduler is None:
             return
-        if saved is None:
-            raise CheckpointMismatch(f"checkpoint {folder.name} holds no scheduler, and the script has one")
         try:
             scheduler.load_state_dict(saved)
         except Exception as error:
@@ -227,7 +226,7 @@ class Session:
         if not any(self.world.gathered(error)):
             try:
                 format = save_model(folder, model, optimizer, self.world)
-                names = self._save_own_parts(folder, scheduler, format)
+                names = self._save_own_parts(folder, optimizer, scheduler, format)
                 parts = {name: store.hashed(folder / name, sync=True) for name in names}
             except (OSError, RuntimeError, ValueError, TypeError, AttributeError, CheckpointException) as caught:
                 error = f"{type(caught).__name__}: {caught}"
@@ -250,13 +249,16 @@ class Session:
         self._warn_about_grace()
         return True
 
-    def _save_own_parts(self, folder: Path, scheduler: Any, format: str) -> list[str]:
+    def _save_own_parts(self, folder: Path, optimizer: Any, scheduler: Any, format: str) -> list[str]:
         """Write what is this rank's own; returns the names of all files that this rank has to hash."""
         rank = self.world.rank
         own = {"rng": rng.captured(), "loader": None if self._loader is None else self._loader.state()}
         save_readable(own, folder / rank_file(rank))
         if rank == 0:
-            common = {"scheduler": None if scheduler is None else scheduler.state_dict()}
+            common = {
+                "scheduler": None if scheduler is None else scheduler.state_dict(),
+                "types": {"optimizer": _type_name(optimizer), "scheduler": _type_name(scheduler)},
+            }
             save_readable(common, folder / COMMON_FILE)
         names = [rank_file(rank)]
         if format == SHARDED:
@@ -317,3 +319,18 @@ class Session:
                 self.world.close()
             except RuntimeError as error:
                 _log.warning("the other ranks were gone before the end: %s", error)
+
+
+def _type_name(value: Any) -> str | None:
+    return None if value is None else type(value).__name__
+
+
+def _require_same_types(folder: Path, saved: dict[str, str | None], optimizer: Any, scheduler: Any) -> None:
+    """torch loads the state of one optimizer into another without a word, and fails or misbehaves steps later."""
+    for what, value in (("optimizer", optimizer), ("scheduler", scheduler)):
+        if value is not None and saved[what] != _type_name(value):
+            held = saved[what] or f"no {what}"
+            raise CheckpointMismatch(
+                f"checkpoint {folder.name} does not fit the script: it holds {held}, "
+                f"and the script's {what} is {_type_name(value)}"
+            )

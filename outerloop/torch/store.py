@@ -160,7 +160,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         }
         manifest = Manifest(int(data["step"]), str(data["format"]), int(data["world_size"]), parts)
         whole = len(parts) == len(data["parts"]) > 0 and data["schema"] == SCHEMA
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return manifest if whole and checkpoint_name(manifest.step) == folder.name else None
 
