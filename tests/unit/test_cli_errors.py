@@ -1,0 +1,82 @@
+"""Attacks: that each kind of trouble has its documented exit code, and a defect of ours stays a defect."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+
+import click
+import psycopg
+import pytest
+from click.testing import CliRunner
+from sqlalchemy.exc import OperationalError
+
+from outerloop.cli import errors
+from outerloop.cli.errors import CliError, ExitCode, explained, translate
+from outerloop.contract import ContractError, UnknownBenchmarkError
+from outerloop.problems import Problem
+from outerloop.record.embedded import DiskFullError, OtherHostError
+from outerloop.record.store import RecordUnavailable
+from outerloop.settings import LaneError, SettingsError
+
+PROBLEM = [Problem(3, ("a", 0, "b"), "is wrong")]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SettingsError("f", PROBLEM), ExitCode.BAD_INPUT),
+        (LaneError("f", PROBLEM), ExitCode.REFUSED),
+        (ContractError(PROBLEM), ExitCode.BAD_INPUT),
+        (UnknownBenchmarkError(PROBLEM), ExitCode.NOT_FOUND),
+        (OtherHostError("x"), ExitCode.RECORD_UNAVAILABLE),
+        (DiskFullError("x"), ExitCode.NO_SPACE),
+        (RecordUnavailable("x"), ExitCode.RECORD_UNAVAILABLE),
+        (psycopg.errors.AdminShutdown("x"), ExitCode.RECORD_UNAVAILABLE),
+        (OperationalError("select secret", {"p": "secret"}, Exception("down")), ExitCode.RECORD_UNAVAILABLE),
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), ExitCode.NO_SPACE),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), ExitCode.BAD_INPUT),
+        (CliError("x", ExitCode.NO_CLUSTER), ExitCode.NO_CLUSTER),
+    ],
+)
+def test_each_trouble_has_its_code_and_no_traceback(error: Exception, code: ExitCode) -> None:
+    @click.command()
+    def command() -> None:
+        with explained():
+            raise error
+
+    answer = CliRunner().invoke(command)
+    assert answer.exit_code == code
+    assert answer.output.startswith("Error: ")
+    assert "secret" not in answer.output
+
+
+def test_a_defect_of_ours_is_not_hidden() -> None:
+    assert translate(KeyError("x")) is None
+    with pytest.raises(ZeroDivisionError), explained():
+        raise ZeroDivisionError
+
+
+def test_a_full_disk_behind_another_error_is_still_a_full_disk() -> None:
+    error = RecordUnavailable("cannot write")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    found = translate(error)
+    assert found is not None
+    assert found.exit_code == ExitCode.NO_SPACE
+
+
+def test_every_class_in_the_table_exists() -> None:
+    for module, name in errors._CODES:
+        assert isinstance(getattr(importlib.import_module(module), name), type), (module, name)
+
+
+def test_the_documented_codes_are_the_ones_in_use() -> None:
+    assert errors.__doc__ is not None
+    for code in ExitCode:
+        assert f"| {int(code)} |" in errors.__doc__
+
+
+def test_abort_exit_and_usage_errors_of_click_pass_through() -> None:
+    for error in (click.Abort(), click.exceptions.Exit(5), click.UsageError("x")):
+        with pytest.raises(type(error)), explained():
+            raise error
