@@ -23,9 +23,10 @@ How the controller drives a campaign
    * `teacher`: `TeacherEvent(status="finished", path=fields["teacher_file"], sha256=…)` after the file was moved
      into place, or `failed`.
    * `package`: `PackageEvent(status="finished", exit_code=…)`.
-   Append them **one at a time, each followed by step 3's records**, so that a ledger does not depend on where a
-   process was killed. `gpu_hours` of an outcome are those its job used. A job leaves `state.live` with its last
-   awaited outcome; outcomes that are in the ledger already are not owed again.
+   Append the first, do step 3's records, and **harvest again**: what is owed may depend on what was just appended
+   (the first row fixes the test set's denominators), and so a ledger does not depend on where a process was
+   killed. `gpu_hours` of an outcome are those its job used. A job leaves `state.live` with its last awaited outcome;
+   outcomes that are in the ledger already are not owed again.
 3. **Record.** `while next_work(…) == [Record(event)]`: append `event`. These follow from the ledger alone:
    `pareto_set` before `champion` after an evaluation; failed `eval` of a listed checkpoint without a file;
    `reserve_check` verdicts; `package` dropped; `dispatch` candidates_rejected; `generation` opened; `reserve_check`
@@ -44,8 +45,8 @@ How the controller drives a campaign
 
 Operators' words are `dispatch` events, appended at any time: `advance` (with `reason`; refuse it before the first
 generation), `stop`, `resume`, `cancel` (the controller also scancels; the ends of those jobs are harvested as
-failures), and `retry` with `target` "teacher",
-"split" or "package"; a retried teacher or split has the same determinants, so its failed slots are reopened, too.
+failures), and `retry` with `target` "teacher", "split" or "package"; a retried teacher or split has the same
+determinants, so its failed slots are reopened, too.
 
 The candidates file is read before every call: `parse_candidates`, then `dataclasses.replace(list, base_sha256=…,
 present=…)` with the digests of base configs and of existing soft-target files; a ConfigError becomes

@@ -124,8 +124,8 @@ class World:
 
         while True:
             yield from records()
-            for event in self._harvest(state):
-                yield append(event)
+            while owed := self._harvest(state):
+                yield append(owed[0])
                 yield from records()
             handed_out = False
             for job in next_work(state, self.config, self.candidates):
@@ -251,6 +251,8 @@ class World:
             report["fail_to_pass_count"] = ITEMS + 1
         if luck == 2:
             del report["pass_count"]
+        if luck == 4:
+            report["fail_count"] = ITEMS + 1
         has_band = any(member.band_scores_sha256 for member in job.members) or job.reads.get("band_scores")
         if has_band and luck != 3:
             rejected = self._luck(["r", *what], 5)
