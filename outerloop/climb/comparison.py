@@ -8,11 +8,12 @@ All `scaled_…` numbers are the mean times `scale`, so that no division is need
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from outerloop.climb.exact import exact, from_float, mean, quotient, rounded, scaled_floats, total
+from outerloop.climb.exact import exact, from_float, mean, quotient, rounded, scaled_floats, steady, total
 from outerloop.climb.model import Direction
 
 
@@ -98,7 +99,7 @@ def sample_sd(values: Sequence[Decimal]) -> Decimal | None:
     with exact():
         deviations = [value - centre for value in values]
     floats, largest = scaled_floats(deviations)
-    spread = (sum(x * x for x in floats) / (len(floats) - 1)) ** 0.5
+    spread = steady((math.fsum(x * x for x in floats) / (len(floats) - 1)) ** 0.5)
     with exact():
         product = from_float(spread) * largest
     return rounded(product)

@@ -23,6 +23,9 @@ MOST_DIGITS = 1000
 _PRECISION = 8 * LARGEST_ADJUSTED_EXPONENT + 4 * MOST_DIGITS
 # Digits kept where a quotient has to be shown (Python's own default precision).
 DISPLAY_DIGITS = 28
+# Digits of a float statistic that are recorded and decided on: numpy and scipy releases differ in the last
+# ones, and a verdict that is recomputed elsewhere must be equal, not nearly equal.
+STEADY_DIGITS = 10
 
 _EXACT = decimal.Context(
     prec=_PRECISION,
@@ -99,6 +102,11 @@ def scaled_floats(values: Iterable[Decimal]) -> tuple[list[float], Decimal]:
     if largest == 0:
         return [0.0] * len(listed), Decimal(0)
     return [float(_DISPLAY.divide(value, largest)) for value in listed], largest
+
+
+def steady(value: float) -> float:
+    """The float at STEADY_DIGITS digits: recorded statistics must not change with a library's last bit."""
+    return float(f"{value:.{STEADY_DIGITS}g}")
 
 
 def from_float(value: float) -> Decimal:

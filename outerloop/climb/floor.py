@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from outerloop.climb.comparison import Comparison, sample_sd
-from outerloop.climb.exact import exact, from_float, quotient
+from outerloop.climb.exact import exact, from_float, quotient, steady
 from outerloop.climb.findings import FloorFinding
 from outerloop.climb.model import BenchmarkRule
 
@@ -52,7 +52,7 @@ def cached_error(bases: tuple[Decimal, ...]) -> Decimal:
     spread = sample_sd(bases)
     if spread is None or spread == 0:
         return Decimal(0)
-    factor = from_float(float(stdtrit(len(bases) - 1, CACHED_CONFIDENCE)) / len(bases) ** 0.5)
+    factor = from_float(steady(float(stdtrit(len(bases) - 1, CACHED_CONFIDENCE)) / len(bases) ** 0.5))
     with exact():
         return factor * spread
 

@@ -289,3 +289,34 @@ def _one_way_p(groups: Sequence[Sequence[Decimal]]) -> float | None:
     df_between, df_within = len(groups) - 1, len(everything) - len(groups)
     statistic = float(between / within) * df_within / df_between
     return float(fdtrc(df_between, df_within, statistic))
+
+
+def contract_fragment(study: NoiseStudy) -> str:
+    """The lines of a benchmark's table that the study recommends, as TOML.
+
+    A threshold needs the floor against noise; rules with several pairs have a test for that, and no floor.
+    """
+    floor = study.floor if isinstance(study.rule, Threshold) else Decimal(0)
+    return f"min_delta = {_toml_number(floor)}\nrule = {rule_toml(study.rule)}\n"
+
+
+def rule_toml(rule: Rule) -> str:
+    """The rule as a TOML inline table that `parse_rule` reads back. Keys at their default are left out."""
+    default = type(rule)()
+    fields = [f'kind = "{rule.kind}"']
+    for name in rule.__dataclass_fields__:
+        value = getattr(rule, name)
+        if name == "kind" or (value == getattr(default, name) and name not in ("h1", "pairs")):
+            continue
+        if isinstance(value, bool):
+            fields.append(f"{name} = {str(value).lower()}")
+        elif isinstance(value, Decimal):
+            fields.append(f"{name} = {_toml_number(value)}")
+        else:
+            fields.append(f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}")
+    return "{ " + ", ".join(fields) + " }"
+
+
+def _toml_number(value: Decimal) -> str:
+    text = f"{value:f}" if -6 <= value.adjusted() <= 15 or value == 0 else f"{value:e}"
+    return text if any(mark in text for mark in ".e") else f"{text}.0"

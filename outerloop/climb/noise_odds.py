@@ -9,6 +9,8 @@ from __future__ import annotations
 from decimal import Decimal
 from statistics import NormalDist
 
+from outerloop.climb.exact import steady
+
 
 def exceedance(limit: Decimal, difference_sd: Decimal, pairs: float) -> float:
     """P(mean of n differences > limit) when the true difference is zero and their sd is known.
@@ -17,4 +19,4 @@ def exceedance(limit: Decimal, difference_sd: Decimal, pairs: float) -> float:
     """
     if difference_sd == 0:
         return 1.0 if limit < 0 else 0.0
-    return NormalDist().cdf(-float(limit / difference_sd) * pairs**0.5)
+    return steady(NormalDist().cdf(-float(limit / difference_sd) * pairs**0.5))

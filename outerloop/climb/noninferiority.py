@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from outerloop.climb.comparison import Comparison, sample_sd
 from outerloop.climb.evidence import Pair, metric_value
-from outerloop.climb.exact import comparable, exact, from_float, quotient, why_incomparable
+from outerloop.climb.exact import comparable, exact, from_float, quotient, steady, why_incomparable
 from outerloop.climb.findings import LossFinding, LossWhy, PairFinding
 from outerloop.climb.model import BenchmarkRule, Guard, Reading
 from outerloop.climb.noise_odds import exceedance
@@ -175,7 +175,7 @@ def _half_width(spread: Decimal, n: int, alpha: Decimal) -> Decimal:
         return Decimal(0)
     from scipy.special import stdtrit
 
-    factor = from_float(float(stdtrit(n - 1, 1 - float(alpha))) / n**0.5)
+    factor = from_float(steady(float(stdtrit(n - 1, 1 - float(alpha))) / n**0.5))
     with exact():
         return factor * spread
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from outerloop.climb.comparison import sample_sd
-from outerloop.climb.exact import mean, scaled_floats
+from outerloop.climb.exact import mean, scaled_floats, steady
 from outerloop.climb.findings import Decision, Look, TestFinding
 from outerloop.climb.llr import log_ratio
 from outerloop.climb.model import Sequential
@@ -31,7 +31,7 @@ def look_schedule(rule: Sequential, prior_pairs: int = 0) -> tuple[int, ...]:
 
 def wald_bounds(alpha: float, beta: float) -> tuple[float, float]:
     """(log(β/(1−α)), log((1−β)/α)): below the first H0 is taken, above the second H1."""
-    return math.log(beta / (1 - alpha)), math.log((1 - beta) / alpha)
+    return steady(math.log(beta / (1 - alpha))), steady(math.log((1 - beta) / alpha))
 
 
 def look_at(rule: Sequential, gains: Sequence[Decimal]) -> Look:
@@ -52,8 +52,8 @@ def look_at(rule: Sequential, gains: Sequence[Decimal]) -> Look:
     llr = log_ratio(rule.test, rule.units, n, np.array([centre]), np.array([spread]), h0, h1)
     return Look(
         pairs=n,
-        llr=float(llr[0]),
-        t=None if spread == 0 else centre / spread * math.sqrt(n),
+        llr=steady(float(llr[0])),
+        t=None if spread == 0 else steady(centre / spread * math.sqrt(n)),
         mean_gain=mean(gains),
         sd=sample_sd(gains) or Decimal(0),
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from decimal import Decimal
 
 import numpy as np
 import pytest
 
-from outerloop.climb import Paired, Sequential, Threshold
+from outerloop.climb import Paired, Sequential, Threshold, parse_rule
 from outerloop.climb.ladder import ladder_step
-from outerloop.climb.noise import NoiseValue, pairs_for_gain, study_noise
+from outerloop.climb.noise import NoiseValue, contract_fragment, pairs_for_gain, rule_toml, study_noise
 
 
 def values(sd: float, seeds: int = 40, nodes: int = 4, shift: float = 0.0, rng_seed: int = 1, repeats: int = 1):
@@ -159,3 +160,24 @@ def test_ladders_refuse_other_or_unusable_items() -> None:
         ladder_step(None, [float("nan")])
     with pytest.raises(ValueError, match="at least one item"):
         ladder_step(None, [])
+
+
+@pytest.mark.parametrize("gain", [None, "20", "5", "1", "0.2"])
+def test_the_recommendation_is_toml_that_the_contract_reads(gain: str | None) -> None:
+    wanted = None if gain is None else Decimal(gain)
+    study = study_noise(values(2.0), wanted_gain=wanted, alpha=Decimal("0.01"))
+    table = tomllib.loads(contract_fragment(study), parse_float=Decimal)
+    assert parse_rule(table["rule"]) == study.rule
+    assert table["min_delta"] == (study.floor if study.rule == Threshold() else 0)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Threshold(ladder=True),
+        Paired(pairs=9, all_pairs=True),
+        Sequential(test="gsprt", units="absolute", h0=Decimal("1e-9"), h1=Decimal("1E+20"), max_pairs=77),
+    ],
+)
+def test_every_rule_can_be_written_and_read_back(rule) -> None:
+    assert parse_rule(tomllib.loads(f"rule = {rule_toml(rule)}", parse_float=Decimal)["rule"]) == rule

@@ -41,6 +41,7 @@ def test_no_gain_is_never_accepted_even_without_a_floor(candidate: str) -> None:
     assert (verdict.outcome, verdict.reason) == ("rejected", "no-improvement")
     assert verdict.findings.climbed is not None
     assert verdict.findings.climbed.why == "gain"
+    assert not verdict.findings.climbed.clears_floor
 
 
 def test_measures_are_asked_for_in_order_and_once() -> None:
@@ -107,6 +108,7 @@ def test_a_crashing_candidate_fails_with_its_reason_once_the_base_has_run() -> N
     assert (verdict.outcome, verdict.reason) == ("failed", "candidate-error")
     assert verdict.findings.failures[0].code == "EXIT_139"
     assert "segfault" in verdict.sentence
+    assert judge(climb, {role: readings[role] for role in verdict.findings.roles}) == verdict
 
 
 def test_a_broken_base_charges_nobody() -> None:
