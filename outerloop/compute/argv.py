@@ -162,8 +162,12 @@ def check_job(job: JobSpec, *, max_script_bytes: int = MAX_SCRIPT_BYTES) -> Refu
         return extra
     try:
         size = job.script.stat().st_size
+        with job.script.open("rb") as script:
+            shebang = script.read(2)
     except OSError as error:
         return config("SCRIPT_MISSING", f"{job.script}: {error.strerror}")
+    if shebang != b"#!":
+        return config("SCRIPT_SHEBANG", f"script {job.script} does not begin with #!")
     if size > max_script_bytes:
         return Refused(
             "SCRIPT_TOO_LARGE",

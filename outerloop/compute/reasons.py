@@ -94,6 +94,7 @@ _MESSAGES: tuple[tuple[str, str, When], ...] = (
     ("requested nodes are busy", "NodesBusy", When.LATER),
     ("job violates accounting/qos policy", "AccountingPolicy", When.LATER),
     ("unable to open file", "SCRIPT_MISSING", When.CONFIG),
+    ("does not look like a batch script", "SCRIPT_SHEBANG", When.CONFIG),
     ("access/permission denied", "PermissionDenied", When.CONFIG),
     ("user id is invalid", "InvalidUser", When.CONFIG),
     ("invalid user id", "InvalidUser", When.CONFIG),
