@@ -138,12 +138,15 @@ class Record:
 
     @property
     def realm_id(self) -> int:
-        """Id of this owner and slot root; the row is made on first use."""
+        """Id of this owner and slot root; made on first use, else only read: a role that may only read suffices."""
         if self._realm_id is None:
             with self._session() as session, session.begin():
                 key = {"owner": self.owner, "slot_root": self.slot_root}
-                session.execute(insert(Realm).values(**key).on_conflict_do_nothing())
-                self._realm_id = session.execute(select(Realm.id).filter_by(**key)).scalar_one()
+                known = select(Realm.id).filter_by(**key)
+                self._realm_id = session.execute(known).scalar_one_or_none()
+                if self._realm_id is None:
+                    session.execute(insert(Realm).values(**key).on_conflict_do_nothing())
+                    self._realm_id = session.execute(known).scalar_one()
         return self._realm_id
 
     # -- leases

@@ -1,0 +1,293 @@
+"""`outerloop explain`: the argument behind a verdict, or what is known so far and what is missing.
+
+Covered: the argument with the facts of the cluster, seed by seed and job by job, and the notes on how far a verdict
+can be trusted. Not covered: the argument itself (climb.explain), recomputing it (`outerloop verify`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outerloop.cli.common import console, emit_json, json_option
+from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.reading import reading
+from outerloop.cli.text import harmless, moment, one_line, plain, table
+
+if TYPE_CHECKING:
+    from outerloop.cli.reading import Reader
+    from outerloop.climb import ClimbPlan, Reading
+    from outerloop.contract import Benchmark
+    from outerloop.controller.views import MeasureView, RunView
+
+__all__ = ["explain"]
+
+WIDTH = 80
+UNSANDBOXED = (
+    "Unsandboxed: the candidate ran as an ordinary process of this account. Accidents were contained, malice could"
+    " not be."
+)
+OWN_PRINT = (
+    "There is no score command: the metric is the candidate's own print, so the verdict is as honest as the candidate."
+)
+
+
+@dataclass
+class _Argument:
+    """What can be said about a run besides its row."""
+
+    view: RunView
+    benchmark: Benchmark | None = None
+    plan: ClimbPlan | None = None
+    readings: dict[str, Reading] = field(default_factory=dict)
+    missing: str = ""
+    """Why there is no plan."""
+
+
+@click.command("explain", help="Every number behind RUN's verdict, or what is known so far and what is missing.")
+@click.argument("run")
+@json_option
+def explain(run: str, as_json: bool) -> None:
+    with reading() as reader:
+        argument = _gather(reader, run)
+        if as_json:
+            emit_json(_json(argument))
+        else:
+            click.echo("\n".join(_text(reader, argument)))
+
+
+def _gather(reader: Reader, run: str) -> _Argument:
+    from outerloop.contract import ContractError
+    from outerloop.controller.git import GitError, Mirror
+    from outerloop.controller.operate import find_run
+    from outerloop.controller.plan import ContractGone, Round, climb_plan, read_contract, readings_of
+    from outerloop.controller.request import ClimbRequest
+    from outerloop.controller.views import one_run
+
+    view = one_run(reader.record, find_run(reader, run).id)
+    if view is None:
+        raise CliError(f"run {run} was removed a moment ago", ExitCode.NOT_FOUND)
+    argument = _Argument(view)
+    with reader.record.reading() as session:
+        argument.readings = readings_of(session, view.row.id, view.row.round)
+    rounds = [event for event in view.events if event.kind == "round"]
+    if not rounds:
+        argument.missing = "no round of measuring was begun"
+    try:
+        request = ClimbRequest.model_validate(view.request)
+        base = str(rounds[-1].body["base_commit"]) if rounds else request.base_commit
+        contract = read_contract(Mirror(reader.root.mirror(request.target)), base)
+        argument.benchmark = contract.benchmark(request.benchmark)
+        if rounds:
+            argument.plan = climb_plan(contract, request, Round.of(_ledger_event(rounds[-1])))
+    except (ContractError, ContractGone, GitError, OSError, ValueError, LookupError) as error:
+        argument.missing = f"the contract at the base can't be read: {str(error).splitlines()[0]}"
+    return argument
+
+
+def _ledger_event(event: Any) -> Any:
+    from outerloop.controller.ledger import LedgerEvent
+
+    return LedgerEvent(event.seq, event.kind, dict(event.body), event.at)
+
+
+def _notes(argument: _Argument) -> list[str]:
+    """How far the numbers can be trusted."""
+    told = []
+    row, request = argument.view.row, argument.view.request
+    execution = (request.get("execution") or {}).get(row.benchmark) or {}
+    if argument.view.measures and execution.get("isolation", "none") == "none":
+        told.append(UNSANDBOXED)
+    if argument.benchmark is not None and not argument.benchmark.score:
+        told.append(OWN_PRINT)
+    return told
+
+
+# text
+
+
+def _text(reader: Reader, argument: _Argument) -> Iterator[str]:
+    from outerloop.climb import Verdict
+    from outerloop.climb.explain import render
+
+    view, row = argument.view, argument.view.row
+    yield f"run {row.id}: {one_line(row.benchmark)} of {one_line(row.target)}"
+    yield f"candidate {row.candidate_commit[:12]}  {one_line(row.label)}".rstrip()
+    yield f"base      {row.base_commit[:12]}"
+    yield ""
+    verdict = Verdict.from_json(view.evidence) if view.evidence is not None else None
+    if verdict is not None and argument.plan is not None:
+        yield harmless(render(verdict, argument.plan, argument.readings, WIDTH))
+    elif verdict is not None:
+        yield from _wrapped(verdict.sentence)
+        if verdict.findings.failures:
+            yield ""
+            yield "Failed"
+            for failure in verdict.findings.failures:
+                yield from _wrapped(f"{failure.role}: {failure.code}: {failure.detail}", "  ")
+        if argument.missing and verdict.reason != "scope":
+            yield ""
+            yield from _wrapped(f"The rest of the argument is missing: {argument.missing}.")
+    else:
+        yield from _so_far(reader, argument)
+    if view.current:
+        yield ""
+        yield "Where it ran"
+        yield from _cluster_facts(view)
+    told = _notes(argument)
+    if told:
+        yield ""
+        yield "How far to trust it"
+        for note in told:
+            yield from _wrapped(note, "  ")
+    yield ""
+    yield f"Go on with: outerloop show {row.id}" + (f", outerloop verify {row.id}" if verdict is not None else "")
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(
+        one_line(text), WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    ) or [""]
+
+
+def _so_far(reader: Reader, argument: _Argument) -> Iterator[str]:
+    """A run without verdict: why, what is there, what is missing, what comes next."""
+    from outerloop.controller.health import next_action
+    from outerloop.controller.views import last_tick
+
+    view, row = argument.view, argument.view.row
+    if row.verdict == "cancelled":
+        yield from _wrapped(f"Cancelled on {moment(row.ended_at)}: {row.sentence}. There is no verdict.")
+    elif row.state == "blocked":
+        yield from _wrapped(f"No verdict yet. The run is blocked ({row.state_reason}): {row.state_detail}")
+    else:
+        why = f": {row.state_detail}" if row.state_detail else ""
+        yield from _wrapped(f"No verdict yet. The run is {row.state}{why}.")
+    if argument.missing and row.state != "queued":
+        yield from _wrapped(f"The rule can't be shown: {argument.missing}.")
+    if argument.plan is not None:
+        from outerloop.climb.explain import rule_phrase
+
+        climbed = argument.plan.climbed
+        yield ""
+        yield "Asked"
+        better = "lower" if climbed.direction == "min" else "higher"
+        yield from _wrapped(f"Does the candidate make {climbed.metric} of {climbed.name} {better}?", "  ")
+        yield from _wrapped(f"Rule: {rule_phrase(climbed.rule)}.", "  ")
+    known = [measure for measure in view.current if measure.state != "open"]
+    missing = [measure for measure in view.current if measure.state == "open"]
+    if view.current:
+        yield ""
+        yield f"Known so far: {len(known)} of {len(view.current)} measures"
+        for measure in known:
+            yield from _wrapped(f"{measure.role}: {_outcome(measure)}", "  ")
+    if missing:
+        yield ""
+        yield "Missing"
+        for measure in missing:
+            yield from _wrapped(f"{measure.role}: {_why_missing(measure)}", "  ")
+    if row.state != "ended":
+        action = next_action(view, last_tick(reader.record), cadence_seconds=reader.settings.wake.cadence_seconds)
+        yield ""
+        yield "Next"
+        yield from _wrapped(action.sentence, "  ")
+        if action.command:
+            yield f"  {action.command}"
+
+
+def _outcome(measure: MeasureView) -> str:
+    if measure.state == "done":
+        return "built" if measure.kind == "environment" else f"{measure.value}"
+    detail = f": {measure.detail}" if measure.detail else ""
+    return f"{measure.state} ({measure.reason}){detail}"
+
+
+def _why_missing(measure: MeasureView) -> str:
+    from outerloop.cli.run_text import attempt_state
+    from outerloop.compute.reasons import pending_reason
+
+    last = measure.newest
+    if last is None:
+        return "not submitted yet"
+    if last.live:
+        job = f"job {last.job_id} is " if last.job_id else ""
+        meaning = ""
+        if last.slurm_state == "pending" and last.slurm_reason:
+            meaning = f". {pending_reason(last.slurm_reason).sentence}"
+        return f"{job}{attempt_state(last)}{meaning}"
+    again = f", again after {moment(measure.next_try_at)}" if measure.next_try_at else ""
+    return f"attempt {last.n} ended as {attempt_state(last)}{again}"
+
+
+def _cluster_facts(view: RunView) -> list[str]:
+    """Seed by seed, job by job, node by node."""
+    rows = []
+    for measure in view.current:
+        result = measure.result or {}
+        for attempt in measure.attempts or (None,):
+            pinned = attempt is not None and attempt.n == measure.pinned_attempt
+            mine = result if pinned or (attempt is not None and measure.state == "failed") else {}
+            rows.append(
+                [
+                    measure.role,
+                    str(measure.seed) if measure.seed else "",
+                    "" if attempt is None or not attempt.job_id else attempt.job_id,
+                    "" if attempt is None else attempt.node or str(mine.get("host") or ""),
+                    "not submitted" if attempt is None else _word(attempt),
+                    _seconds(mine),
+                    str(mine.get("cpus_seen") or ""),
+                    f"{float(mine['max_rss_mb']):.0f}" if mine.get("max_rss_mb") else "",
+                ]
+            )
+    out = console()
+    heads = ["MEASURE", "SEED", "JOB", "NODE", "ENDED AS", "SECONDS", "CPUS", "MB"]
+    with out.capture() as captured:
+        out.print(table(heads, rows, right=["SEED", "SECONDS", "CPUS", "MB"], give="MEASURE"), width=WIDTH - 2)
+    return [f"  {line}".rstrip() for line in captured.get().splitlines()]
+
+
+def _word(attempt: Any) -> str:
+    from outerloop.cli.run_text import attempt_state
+
+    return attempt_state(attempt)
+
+
+def _seconds(result: Any) -> str:
+    phases = result.get("phases") if isinstance(result, dict) else None
+    entry = phases.get("command") if isinstance(phases, dict) else None
+    seconds = entry.get("seconds") if isinstance(entry, dict) else None
+    return f"{seconds:.1f}" if isinstance(seconds, int | float) else ""
+
+
+# JSON
+
+
+def _json(argument: _Argument) -> dict[str, Any]:
+    view, row = argument.view, argument.view.row
+    plan = None
+    if argument.plan is not None:
+        from pydantic import TypeAdapter
+
+        from outerloop.climb import ClimbPlan
+
+        plan = TypeAdapter(ClimbPlan).dump_python(argument.plan, mode="json")
+    return {
+        "run": row.id,
+        "state": row.state,
+        "state_reason": row.state_reason,
+        "state_detail": row.state_detail,
+        "verdict": plain(view.evidence),
+        "outcome": row.verdict,
+        "sentence": row.sentence,
+        "plan": plan,
+        "readings": plain(argument.readings),
+        "measures": plain(view.current),
+        "missing": [measure.role for measure in view.current if measure.state == "open"],
+        "notes": _notes(argument),
+        "problem": argument.missing,
+    }

@@ -1,0 +1,226 @@
+"""What `outerloop show` prints of one run.
+
+Covered: the head, measures, jobs, the timeline and the commands to go on, as text and as JSON. Not covered: asking the
+record (controller.views), the argument behind a verdict (explaining.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from outerloop.cli.text import clock, moment, one_line, plain, table
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from outerloop.controller.health import NextAction
+    from outerloop.controller.views import AttemptView, EventView, MeasureView, RunView
+
+__all__ = ["attempt_state", "run_json", "run_text"]
+
+MOST_MEASURES = 24
+MOST_JOBS = 24
+MOST_EVENTS = 20
+_SHORT_COMMIT = 12
+
+
+def run_json(view: RunView, action: NextAction) -> dict[str, Any]:
+    """Everything, for programs."""
+    return {
+        **plain(view.row),
+        "now": plain(view.now),
+        "next": plain(action),
+        "waits_for": [attempt.job_id for attempt in view.waits_for],
+        "measures_detail": plain(view.measures),
+        "events": plain(view.events),
+        "wakes": plain(view.wakes),
+        "request": plain(view.request),
+        "evidence": plain(view.evidence),
+    }
+
+
+def run_text(view: RunView, action: NextAction, *, everything: bool) -> Group:
+    """The run as text; without `everything` long lists are cut, which is said."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    def section(title: str) -> list[Any]:
+        return [Text(), Text(title, style="bold")]
+
+    parts: list[Any] = [Text(line) for line in _head(view, action)]
+    measures = view.measures if everything else view.current
+    if measures:
+        rounds = f", round {view.row.round + 1}" if view.row.round and not everything else ""
+        parts += section(f"Measures{rounds}")
+        shown = measures if everything else measures[:MOST_MEASURES]
+        parts.append(Padding(_measures(shown), (0, 0, 0, 2)))
+        parts += [Text(f"  {detail}") for detail in _details(shown)]
+        if len(shown) < len(measures):
+            parts.append(Text(f"  … and {len(measures) - len(shown)} more; --all shows them"))
+    jobs = [(measure, attempt) for measure in measures for attempt in measure.attempts]
+    if jobs:
+        parts += section("Jobs")
+        kept = jobs if everything else _most_telling(jobs)
+        parts.append(Padding(_jobs(kept), (0, 0, 0, 2)))
+        if len(kept) < len(jobs):
+            parts.append(Text(f"  … and {len(jobs) - len(kept)} more; --all shows them"))
+    timeline = sorted(_timeline(view), key=lambda entry: entry[0])
+    parts += section("Timeline")
+    if not everything and len(timeline) > MOST_EVENTS:
+        parts.append(Text(f"  … {len(timeline) - MOST_EVENTS} earlier entries; --all shows them"))
+        timeline = timeline[-MOST_EVENTS:]
+    parts += [Text(f"  {clock(at)}  {one_line(sentence)}") for at, sentence in timeline]
+    if view.row.last_error:
+        parts += section("Last error")
+        parts += [Text(f"  {one_line(line)}") for line in view.row.last_error.strip().splitlines()[-3:]]
+    parts += section("Go on with")
+    parts += [Text(f"  {command:<32} {what}") for command, what in _commands(view)]
+    return Group(*parts)
+
+
+def _head(view: RunView, action: NextAction) -> Iterator[str]:
+    row, request = view.row, view.request
+    yield f"run {row.id}: {row.kind} on {one_line(row.benchmark)} of {one_line(row.target)}"
+    yield f"  candidate  {row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}".rstrip()
+    base = str(request.get("base_revision") or "")
+    yield f"  base       {row.base_commit[:_SHORT_COMMIT]}  {one_line(base)}".rstrip()
+    again = f", asking number {row.ask + 1}" if row.ask else ""
+    yield f"  asked      {moment(row.created_at)} by {one_line(row.submitter)}{again}"
+    if row.state == "ended":
+        yield f"  ended      {moment(row.ended_at)}"
+        yield f"  verdict    {row.verdict}{f' ({row.verdict_reason})' if row.verdict_reason else ''}"
+        yield f"             {one_line(row.sentence or '')}".rstrip()
+        return
+    reason = f" ({row.state_reason})" if row.state_reason else ""
+    detail = f": {one_line(row.state_detail)}" if row.state_detail else ""
+    yield f"  state      {row.state}{reason}{detail}"
+    yield f"  next       {action.sentence}" + (f"  {action.command}" if action.command else "")
+
+
+def _measures(measures: Sequence[MeasureView]) -> Any:
+    rows = []
+    for measure in measures:
+        last = measure.newest
+        if measure.state == "done":
+            state = "built" if measure.kind == "environment" else "done"
+        elif measure.state in {"failed", "exhausted"}:
+            state = f"{measure.state} {measure.reason}"
+        elif last is not None and last.live:
+            state = attempt_state(last)
+        else:
+            state = "open"
+        rows.append(
+            [
+                measure.role,
+                state,
+                "" if measure.value is None else str(measure.value),
+                str(measure.seed) if measure.seed else "",
+                f"{measure.attempts_counted}/{measure.attempts_allowed}" if measure.attempts_counted else "",
+                measure.slot[:_SHORT_COMMIT],
+            ]
+        )
+    return table(["ROLE", "STATE", "VALUE", "SEED", "LOST", "SLOT"], rows, right=["VALUE", "SEED"], give="ROLE")
+
+
+def _details(measures: Sequence[MeasureView]) -> Iterator[str]:
+    for measure in measures:
+        if measure.state in {"failed", "exhausted"} and measure.detail:
+            yield f"{measure.role}: {one_line(measure.detail)}"
+
+
+def attempt_state(attempt: AttemptView) -> str:
+    """An attempt's state in a few words: what the queue shows while it lives, how it ended afterwards."""
+    if attempt.state == "settled":
+        return f"{attempt.outcome} {attempt.reason}".strip() if attempt.reason else str(attempt.outcome)
+    if attempt.state == "intent":
+        return "submitting"
+    shown = attempt.slurm_state or "submitted"
+    return f"{shown} ({attempt.slurm_reason})" if attempt.slurm_reason and shown == "pending" else shown
+
+
+def _most_telling(
+    jobs: Sequence[tuple[MeasureView, AttemptView]],
+) -> list[tuple[MeasureView, AttemptView]]:
+    """At most MOST_JOBS: live ones and troubled ones before those that simply ended, in their old order."""
+    order = sorted(range(len(jobs)), key=lambda i: (not jobs[i][1].live, jobs[i][1].outcome == "done", i))[:MOST_JOBS]
+    return [jobs[i] for i in sorted(order)]
+
+
+def _jobs(jobs: Sequence[tuple[MeasureView, AttemptView]]) -> Any:
+    rows = [
+        [
+            measure.role,
+            str(attempt.n),
+            attempt.job_id or "",
+            attempt_state(attempt),
+            attempt.node,
+            clock(attempt.submitted_at or attempt.intent_at),
+            clock(attempt.settled_at),
+        ]
+        for measure, attempt in jobs
+    ]
+    return table(["ROLE", "TRY", "JOB", "STATE", "NODE", "SUBMITTED", "SETTLED"], rows, right=["TRY"], give="ROLE")
+
+
+def _timeline(view: RunView) -> Iterator[tuple[datetime, str]]:
+    row = view.row
+    yield row.created_at, f"asked by {row.submitter}"
+    for event in view.events:
+        yield event.at, _event(event)
+    told: set[tuple[str, int]] = set()
+    for measure in view.measures:
+        for attempt in measure.attempts:
+            if (measure.slot, attempt.n) in told:
+                continue
+            told.add((measure.slot, attempt.n))
+            name = f"{measure.role}, attempt {attempt.n}"
+            if attempt.submitted_at is not None:
+                yield attempt.submitted_at, f"{name}: submitted as job {attempt.job_id}"
+            if attempt.settled_at is not None:
+                where = f" on {attempt.node}" if attempt.node else ""
+                detail = f": {attempt.detail}" if attempt.detail else ""
+                yield attempt.settled_at, f"{name}: {attempt_state(attempt)}{where}{detail}"
+    for wake in view.wakes:
+        job = f" (job {wake.job_id})" if wake.job_id else ""
+        reason = f": {wake.reason}" if wake.reason else ""
+        yield wake.created_at, f"wake {wake.number}{job}, {wake.state}{reason}"
+
+
+def _event(event: EventView) -> str:
+    body = event.body
+    match event.kind:
+        case "round":
+            pairs = len(body.get("pair_seeds") or ())
+            against = str(body.get("base_commit") or "")[:_SHORT_COMMIT]
+            return f"round {int(body.get('round') or 0) + 1}: seeds for {pairs} pairs drawn, base {against}"
+        case "look":
+            llr = body.get("llr")
+            shown = f"{llr:.2f}" if isinstance(llr, float | int) else str(llr)
+            return f"looked after {body.get('pairs')} pairs: log-likelihood ratio {shown}"
+        case "crown":
+            return f"goes for champion {body.get('seq')}"
+        case "verdict":
+            verdict = body.get("verdict") or {}
+            return f"verdict: {verdict.get('sentence') or verdict.get('outcome')}"
+        case "cancel":
+            return f"cancelled by {body.get('by')}: {body.get('why')}"
+        case "retry":
+            return f"attempts given again by {body.get('by')}"
+        case other:
+            return other
+
+
+def _commands(view: RunView) -> Iterator[tuple[str, str]]:
+    row = view.row
+    yield f"outerloop explain {row.id}", "every number behind it"
+    if any(measure.attempts for measure in view.measures):
+        yield f"outerloop logs {row.id}", "what the measures printed"
+    if row.state == "blocked":
+        yield f"outerloop retry {row.id}", "when the cause is gone"
+    if row.state != "ended":
+        yield f"outerloop cancel {row.id}", "give it up"
+    else:
+        yield f"outerloop verify {row.id}", "recompute it from the slots"

@@ -1,0 +1,327 @@
+"""Commands that only look at runs: status, show, explain, logs, champions.
+
+Covered: options of the first two and of champions, and the text of status and champions. Not covered: the questions
+(controller.views), show's text (run_text.py), explain (argument.py), logs (logs.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outerloop.cli.common import console, emit_json, json_option, notes
+from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.explaining import explain
+from outerloop.cli.logs import logs
+from outerloop.cli.reading import NoRecord, reading
+from outerloop.cli.text import moment, one_line, plain, table
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+
+    from outerloop.cli.reading import Reader
+    from outerloop.controller.health import Problem
+    from outerloop.controller.views import ChampionView, QueueView, RunFilter, RunPage, RunRow, TickView
+
+__all__ = ["champions", "explain", "logs", "show", "status"]
+
+WATCH_SECONDS = 2.0
+"""Between two looks of --watch: a question to the record only, the cluster is not asked."""
+LAST_VERDICTS = 10
+LIMIT = 50
+_SHORT_COMMIT = 12
+_STYLES = {"accepted": "green", "rejected": "yellow", "failed": "red", "cancelled": "dim"}
+
+
+class _Seen:
+    """One look at everything that status shows."""
+
+    def __init__(self, reader: Reader, wanted: RunFilter, *, open_: bool, ended: int, limit: int, offset: int) -> None:
+        from dataclasses import replace
+
+        from outerloop.controller import health, views
+
+        nothing = views.RunPage((), 0, offset, reader.record.now())
+        states = [state for state in wanted.states if state != "ended"]
+        self.tick: TickView | None = views.last_tick(reader.record)
+        self.queue: tuple[QueueView, ...] = views.queue(reader.record)
+        seen = views.overview(reader.record)
+        self.now = seen.now
+        self.problem: Problem = health.worst_problem(
+            seen, self.tick, self.queue, cadence_seconds=reader.settings.wake.cadence_seconds
+        )
+        self.open: RunPage = nothing
+        if open_:
+            asked = replace(wanted, states=tuple(states or views.OPEN_STATES))
+            self.open = views.runs(reader.record, asked, limit=limit, offset=offset)
+        self.groups = health.groups(self.open.runs)
+        self.ended: RunPage = nothing
+        if ended:
+            self.ended = views.runs(
+                reader.record, replace(wanted, states=("ended",)), limit=ended, offset=0 if open_ else offset
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "problem": plain(self.problem),
+            "now": plain(self.now),
+            "tick": plain(self.tick),
+            "queue": plain(self.queue),
+            "groups": plain(self.groups),
+            "open": self.open.total,
+            "verdicts": plain(self.ended.runs),
+            "ended": self.ended.total,
+        }
+
+
+@click.command("status", help="Runs, what each waits for, and the last verdicts.")
+@click.option("--watch", "-w", is_flag=True, help="Stay and look again every 2 seconds, until Ctrl-C.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Ended runs too, as many as --limit.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(["queued", "waiting", "blocked", "ended"]),
+    help="Only runs in this state; repeatable.",
+)
+@click.option("--target", default="", help="Only runs of targets whose name contains this.")
+@click.option("--benchmark", default="", help="Only runs of this benchmark.")
+@click.option("--find", "text", default="", help="Only runs with this text in id, label, target or benchmark.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=LIMIT, show_default=True, help="Runs to show.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Skip so many runs.")
+@json_option
+def status(
+    watch: bool,
+    everything: bool,
+    states: tuple[str, ...],
+    target: str,
+    benchmark: str,
+    text: str,
+    limit: int,
+    offset: int,
+    as_json: bool,
+) -> None:
+    if watch and as_json:
+        raise CliError("--watch shows a picture, --json prints once: use one of them")
+    out = console()
+    if watch and not out.is_terminal:
+        notes(["--watch needs a terminal; this is one look"])
+        watch = False
+
+    def look(reader: Reader) -> _Seen:
+        from outerloop.controller.views import RunFilter
+
+        ended_wanted = not states or "ended" in states
+        return _Seen(
+            reader,
+            RunFilter(states=states, target=target, benchmark=benchmark, text=text),
+            open_=not states or bool(set(states) - {"ended"}),
+            ended=0 if not ended_wanted else limit if everything or "ended" in states else min(LAST_VERDICTS, limit),
+            limit=limit,
+            offset=offset,
+        )
+
+    filtered = bool(states or target or benchmark or text)
+    try:
+        with reading() as reader:
+            if not watch:
+                seen = look(reader)
+                if as_json:
+                    emit_json(seen.as_json())
+                else:
+                    out.print(_status_text(seen, out, filtered=filtered))
+                return
+            from rich.live import Live
+
+            with Live(_status_text(look(reader), out, filtered=filtered), console=out, screen=True) as live:
+                while True:
+                    time.sleep(WATCH_SECONDS)
+                    live.update(_status_text(look(reader), out, filtered=filtered))
+    except NoRecord as nothing:
+        if as_json:
+            emit_json({"problem": {"kind": "empty", "sentence": nothing.message, "command": "outerloop init"}})
+            return
+        click.echo(nothing.message)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+
+
+def _status_text(seen: _Seen, out: Console, *, filtered: bool) -> Group:
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    style = "bold red" if seen.problem.kind else "green"
+    parts: list[Any] = [Text(one_line(seen.problem.sentence), style=style)]
+    if seen.problem.command:
+        parts.append(Text(f"  {seen.problem.command}"))
+    for group in seen.groups:
+        parts += [Text(), Text(f"{group.heading} ({len(group.runs)})", style="bold")]
+        parts.append(Padding(_open_table(group.runs, seen), (0, 0, 0, 2)))
+        for run in group.runs:
+            if run.state == "blocked":
+                parts.append(Padding(Text(f"{run.id}: {run.state_reason}: {one_line(run.state_detail)}"), (0, 0, 0, 4)))
+    if len(seen.open.runs) < seen.open.total:
+        parts.append(Text(f"  {len(seen.open.runs)} of {seen.open.total} open runs; --limit and --offset show others"))
+    if seen.ended.runs:
+        parts += [Text(), Text("Last verdicts", style="bold"), Padding(_ended_table(seen), (0, 0, 0, 2))]
+        if len(seen.ended.runs) < seen.ended.total:
+            parts.append(Text(f"  {len(seen.ended.runs)} of {seen.ended.total}; --all --limit N shows more"))
+    if not seen.open.runs and not seen.ended.runs:
+        parts.append(Text())
+        if filtered:
+            parts.append(Text("No run fits. `outerloop status --all` lists every run."))
+        else:
+            parts.append(Text("Ask for a first verdict in a target's clone: outerloop submit climb BENCHMARK"))
+    return Group(*parts)
+
+
+def _since(then: Any, now: Any) -> str:
+    from outerloop.controller.health import age
+
+    return "-" if then is None else age((now - then).total_seconds())
+
+
+def _jobs(run: RunRow) -> str:
+    parts = []
+    for state, count in sorted(run.jobs.items()):
+        why = f" ({', '.join(sorted(run.pending))})" if state == "pending" and run.pending else ""
+        parts.append(f"{count} {state}{why}")
+    return ", ".join(parts)
+
+
+def _open_table(runs: tuple[RunRow, ...], seen: _Seen) -> Any:
+    rows = [
+        [
+            run.id,
+            run.benchmark,
+            f"{run.done}/{run.measures}" if run.measures else "-",
+            _since(run.created_at, seen.now),
+            _jobs(run),
+            run.label or run.candidate_commit[:_SHORT_COMMIT],
+        ]
+        for run in runs
+    ]
+    return table(
+        ["RUN", "BENCHMARK", "DONE", "AGE", "JOBS", "CANDIDATE"], rows, right=["DONE", "AGE"], give="CANDIDATE"
+    )
+
+
+def _ended_table(seen: _Seen) -> Any:
+    rows = [
+        [
+            run.id,
+            run.benchmark,
+            f"{run.verdict}: {run.verdict_reason}" if run.verdict_reason else str(run.verdict),
+            f"{_since(run.ended_at, seen.now)} ago",
+            run.label or run.candidate_commit[:_SHORT_COMMIT],
+        ]
+        for run in seen.ended.runs
+    ]
+    return table(
+        ["RUN", "BENCHMARK", "VERDICT", "ENDED", "CANDIDATE"],
+        rows,
+        give="CANDIDATE",
+        styles={"VERDICT": [_STYLES.get(run.verdict or "", "") for run in seen.ended.runs]},
+    )
+
+
+@click.command("show", help="One run: its measures, jobs and timeline. RUN is an id or the beginning of one.")
+@click.argument("run")
+@click.option("--all", "-a", "everything", is_flag=True, help="Every measure, job and event, of all rounds.")
+@json_option
+def show(run: str, everything: bool, as_json: bool) -> None:
+    from outerloop.cli.run_text import run_json, run_text
+
+    with reading() as reader:
+        from outerloop.controller.health import next_action
+        from outerloop.controller.operate import find_run
+        from outerloop.controller.views import last_tick, one_run
+
+        view = one_run(reader.record, find_run(reader, run).id)
+        if view is None:
+            raise CliError(f"run {run} was removed a moment ago", ExitCode.NOT_FOUND)
+        action = next_action(view, last_tick(reader.record), cadence_seconds=reader.settings.wake.cadence_seconds)
+        if as_json:
+            emit_json(run_json(view, action))
+        else:
+            console().print(run_text(view, action, everything=everything))
+
+
+@click.command("champions", help="The best accepted candidates and how they came about, newest first.")
+@click.argument("benchmark", required=False, default="")
+@click.option("--target", default="", help="Only targets whose name contains this.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Champions to show.")
+@json_option
+def champions(benchmark: str, target: str, limit: int, as_json: bool) -> None:
+    try:
+        with reading() as reader:
+            from outerloop.controller import views
+
+            found = views.champions(reader.record, benchmark, target=target, limit=limit)
+            if benchmark and not found and not target:
+                _say_which(reader, benchmark)
+    except NoRecord as nothing:
+        if as_json:
+            emit_json([])
+            return
+        click.echo(nothing.message)
+        return
+    if as_json:
+        emit_json(plain(found))
+        return
+    if not found:
+        click.echo("There is no champion yet: the first accepted climb from the default branch makes one.")
+        return
+    _print_champions(found)
+
+
+def _say_which(reader: Reader, benchmark: str) -> None:
+    """Raise when nobody ever asked about this benchmark, with the nearest that somebody did."""
+    from outerloop.controller import views
+
+    if views.runs(reader.record, views.RunFilter(benchmark=benchmark), limit=1).total:
+        return
+    import difflib
+
+    known = views.benchmarks(reader.record)
+    near = difflib.get_close_matches(benchmark, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known) or 'none yet'}"
+    raise CliError(f"no run was ever asked about the benchmark {benchmark}; {hint}", ExitCode.NOT_FOUND)
+
+
+def _print_champions(found: tuple[ChampionView, ...]) -> None:
+    out = console()
+    lines: dict[tuple[str, str, str], list[ChampionView]] = {}
+    for champion in found:
+        lines.setdefault((champion.target, champion.benchmark, champion.definition), []).append(champion)
+    seen: set[tuple[str, str]] = set()
+    for position, ((target, benchmark, definition), members) in enumerate(lines.items()):
+        if position:
+            out.print()
+        older = (target, benchmark) in seen
+        seen.add((target, benchmark))
+        what = f"  (an earlier definition, {definition[:_SHORT_COMMIT]})" if older else ""
+        out.print(f"{one_line(benchmark)} of {one_line(target)}{what}", style="bold", markup=False)
+        out.print(
+            table(
+                ["", "VALUE", "GAIN", "COMMIT", "RUN", "ACCEPTED", "CANDIDATE"],
+                [
+                    [
+                        str(c.seq),
+                        c.value,
+                        c.gain,
+                        c.commit[:_SHORT_COMMIT],
+                        c.run_id,
+                        moment(c.accepted_at)[:16],
+                        c.label,
+                    ]
+                    for c in members
+                ],
+                right=["", "VALUE", "GAIN"],
+                give="CANDIDATE",
+            )
+        )

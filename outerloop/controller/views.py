@@ -1,0 +1,358 @@
+"""What people look at: read-only questions to the record, answered with frozen dataclasses.
+
+Covered: the list of runs, one run in full, champions, the queue by pending reason, the tick's heartbeat. Each answer
+takes a fixed number of queries, whatever the number of runs or measures, and needs no right but SELECT. Not covered:
+what an answer means (health.py), rendering (cli), advancing anything.
+
+Ages and "now" are the database's clock. `Decimal` values are exact, as they were printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Select, Text, and_, cast, func, literal, or_, select, true
+from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
+
+from outerloop.controller.shown import (
+    AttemptView,
+    ChampionView,
+    EventView,
+    MeasureView,
+    Overview,
+    QueueView,
+    RunFilter,
+    RunPage,
+    RunRow,
+    RunView,
+    TickView,
+    WakeView,
+)
+from outerloop.record.models import Attempt, Champion, Event, Heartbeat, Measure, Realm, Run, Slot, Wake
+from outerloop.record.store import Record
+from outerloop.slots import Result
+
+__all__ = [
+    "OPEN_STATES",
+    "AttemptView",
+    "ChampionView",
+    "EventView",
+    "MeasureView",
+    "Overview",
+    "QueueView",
+    "RunFilter",
+    "RunPage",
+    "RunRow",
+    "RunView",
+    "TickView",
+    "WakeView",
+    "benchmarks",
+    "champions",
+    "last_tick",
+    "one_run",
+    "overview",
+    "queue",
+    "runs",
+]
+
+OPEN_STATES = ("queued", "waiting", "blocked")
+UNLISTED = "submitted"
+"""Shown as the state of a live attempt that no listing has shown yet."""
+
+
+def _realm(record: Record) -> Any:
+    """Id of the record's realm as a subquery: a reader may not make the row that is missing."""
+    return select(Realm.id).where(Realm.owner == record.owner, Realm.slot_root == record.slot_root).scalar_subquery()
+
+
+def _listing(record: Record) -> Select[Any]:
+    """Runs with the counts of their current round, in one statement."""
+    counted = (
+        select(
+            func.count().label("measures"),
+            func.count().filter(Slot.state.in_(["done", "failed"])).label("done"),
+        )
+        .select_from(Measure)
+        .join(Slot, Slot.id == Measure.slot_id)
+        .where(Measure.run_id == Run.id, Measure.round == Run.round)
+        .correlate(Run)
+        .lateral("counted")
+    )
+    shown = func.coalesce(func.nullif(Attempt.slurm_state, ""), literal(UNLISTED))
+    by_state = (
+        select(shown.label("state"), Attempt.slurm_reason.label("reason"), func.count().label("jobs"))
+        .select_from(Measure)
+        .join(Attempt, and_(Attempt.slot_id == Measure.slot_id, Attempt.state.in_(["intent", "submitted"])))
+        .where(Measure.run_id == Run.id, Measure.round == Run.round)
+        .group_by(shown, Attempt.slurm_reason)
+        .correlate(Run)
+        .subquery("by_state")
+    )
+    live = select(
+        func.coalesce(
+            func.jsonb_agg(
+                aggregate_order_by(
+                    func.jsonb_build_array(by_state.c.state, by_state.c.reason, by_state.c.jobs),
+                    by_state.c.state,
+                    by_state.c.reason,
+                )
+            ),
+            cast(literal("[]"), JSONB),
+        ).label("jobs")
+    ).lateral("live")
+    return (
+        select(Run, counted.c.measures, counted.c.done, live.c.jobs, func.now().label("now"))
+        .join(counted, true())
+        .join(live, true())
+        .where(Run.realm_id == _realm(record))
+    )
+
+
+def _row(found: Any) -> RunRow:
+    run: Run = found.Run
+    jobs: dict[str, int] = {}
+    pending: dict[str, int] = {}
+    for state, reason, count in found.jobs:
+        jobs[state] = jobs.get(state, 0) + count
+        if state == "pending" and reason:
+            pending[reason] = pending.get(reason, 0) + count
+    return RunRow(
+        id=run.id,
+        kind=run.kind,
+        target=run.target,
+        benchmark=run.benchmark,
+        label=run.label,
+        submitter=run.submitter,
+        state=run.state,
+        state_reason=run.state_reason,
+        state_detail=run.state_detail,
+        verdict=run.verdict,
+        verdict_reason=run.verdict_reason,
+        sentence=run.sentence,
+        base_commit=run.base_commit,
+        candidate_commit=run.candidate_commit,
+        round=run.round,
+        ask=run.ask,
+        priority=run.priority,
+        last_error=run.last_error,
+        created_at=run.created_at,
+        updated_at=run.updated_at,
+        due_at=run.due_at,
+        ended_at=run.ended_at,
+        measures=found.measures,
+        done=found.done,
+        jobs=jobs,
+        pending=pending,
+    )
+
+
+def _conditions(record: Record, wanted: RunFilter) -> list[Any]:
+    conditions: list[Any] = [Run.realm_id == _realm(record)]
+    if wanted.states:
+        conditions.append(Run.state.in_(wanted.states))
+    if wanted.target:
+        conditions.append(Run.target.icontains(wanted.target, autoescape=True))
+    if wanted.benchmark:
+        conditions.append(Run.benchmark == wanted.benchmark)
+    if wanted.text:
+        columns = (Run.id, Run.label, Run.target, Run.benchmark)
+        conditions.append(or_(*(column.icontains(wanted.text, autoescape=True) for column in columns)))
+    return conditions
+
+
+def runs(record: Record, wanted: RunFilter | None = None, *, limit: int = 50, offset: int = 0) -> RunPage:
+    """Runs of this realm: those that ended by the time of their verdict, open ones by when they were asked, newest
+    first. Raises RecordUnavailable."""
+    conditions = _conditions(record, wanted or RunFilter())
+    with record.reading() as session:
+        total, now = session.execute(select(func.count(), func.now()).select_from(Run).where(*conditions)).one()
+        found = session.execute(
+            _listing(record)
+            .where(*conditions)
+            .order_by(func.coalesce(Run.ended_at, Run.created_at).desc(), Run.id)
+            .limit(limit)
+            .offset(offset)
+        ).all()
+    return RunPage(tuple(_row(one) for one in found), total, offset, now)
+
+
+def one_run(record: Record, run_id: str) -> RunView | None:
+    """Everything about one run, None when there is none of this id. Five queries, whatever its size."""
+    with record.reading() as session:
+        found = session.execute(_listing(record).where(Run.id == run_id)).one_or_none()
+        if found is None:
+            return None
+        rows = session.execute(
+            select(Measure, Slot)
+            .join(Slot, Slot.id == Measure.slot_id)
+            .where(Measure.run_id == run_id)
+            .order_by(Measure.round, Measure.id)
+        ).all()
+        attempts: dict[int, list[AttemptView]] = {}
+        slots = select(Measure.slot_id).where(Measure.run_id == run_id)
+        for attempt in session.scalars(
+            select(Attempt).where(Attempt.slot_id.in_(slots)).order_by(Attempt.slot_id, Attempt.n)
+        ):
+            attempts.setdefault(attempt.slot_id, []).append(_attempt(attempt))
+        events = session.scalars(select(Event).where(Event.run_id == run_id).order_by(Event.seq)).all()
+        wakes = session.scalars(select(Wake).where(Wake.run_id == run_id).order_by(Wake.number)).all()
+    return RunView(
+        row=_row(found),
+        request=found.Run.request,
+        evidence=found.Run.evidence,
+        measures=tuple(_measure(measure, slot, attempts.get(slot.id, ())) for measure, slot in rows),
+        events=tuple(EventView(event.seq, event.kind, event.at, event.body) for event in events),
+        wakes=tuple(
+            WakeView(w.number, w.state, w.job_id, w.job_name, tuple(w.awaited), w.reason, w.created_at) for w in wakes
+        ),
+        now=found.now,
+    )
+
+
+def _attempt(attempt: Attempt) -> AttemptView:
+    names = (name for name in AttemptView.__dataclass_fields__)
+    return AttemptView(**{name: getattr(attempt, name) for name in names})
+
+
+def _measure(measure: Measure, slot: Slot, attempts: Sequence[AttemptView]) -> MeasureView:
+    value = None
+    if slot.state == "done" and slot.result is not None:
+        value = Result(slot.pinned_attempt or 0, "", 0, slot.result).value
+    return MeasureView(
+        role=measure.role,
+        round=measure.round,
+        benchmark=measure.benchmark,
+        side=measure.side,
+        pair=measure.pair,
+        seed=measure.seed,
+        replicate=measure.replicate,
+        kind=slot.kind,
+        slot=slot.digest,
+        slot_id=slot.id,
+        state=slot.state,
+        reason=slot.reason,
+        detail=slot.detail,
+        failure_class=slot.failure_class,
+        value=value,
+        result=slot.result,
+        pinned_attempt=slot.pinned_attempt,
+        attempts_allowed=slot.attempts_allowed,
+        attempts_counted=slot.attempts_counted,
+        next_try_at=slot.next_try_at,
+        settled_at=slot.settled_at,
+        attempts=tuple(attempts),
+    )
+
+
+def champions(record: Record, benchmark: str = "", *, target: str = "", limit: int = 200) -> tuple[ChampionView, ...]:
+    """The history of champions, by target and benchmark, newest first."""
+    line = (Champion.target, Champion.benchmark, Champion.definition)
+    newest = Champion.seq == func.max(Champion.seq).over(partition_by=line)
+    # the last crowning of a line orders lines of one benchmark, so that the definition in force comes first
+    latest = func.max(Champion.accepted_at).over(partition_by=line)
+    every = (
+        select(Champion.id, newest.label("newest"), latest.label("latest"))
+        .where(Champion.realm_id == _realm(record))
+        .subquery()
+    )
+    query = (
+        select(Champion, every.c.newest, Run.submitter)
+        .join(every, every.c.id == Champion.id)
+        .outerjoin(Run, Run.id == Champion.run_id)
+        .order_by(Champion.target, Champion.benchmark, every.c.latest.desc(), Champion.definition, Champion.seq.desc())
+        .limit(limit)
+    )
+    if benchmark:
+        query = query.where(Champion.benchmark == benchmark)
+    if target:
+        query = query.where(Champion.target.icontains(target, autoescape=True))
+    with record.reading() as session:
+        found = session.execute(query).all()
+    return tuple(
+        ChampionView(
+            target=c.target,
+            benchmark=c.benchmark,
+            definition=c.definition,
+            seq=c.seq,
+            run_id=c.run_id,
+            commit=c.commit,
+            value=c.value,
+            gain=c.gain,
+            label=c.label,
+            accepted_at=c.accepted_at,
+            submitter=submitter or "",
+            newest=is_newest,
+        )
+        for c, is_newest, submitter in found
+    )
+
+
+def benchmarks(record: Record) -> list[str]:
+    """Names of the benchmarks that somebody asked about."""
+    with record.reading() as session:
+        return list(
+            session.scalars(
+                select(Run.benchmark).where(Run.realm_id == _realm(record)).distinct().order_by(Run.benchmark)
+            )
+        )
+
+
+def queue(record: Record) -> tuple[QueueView, ...]:
+    """Live jobs by state and pending reason, as the queue last showed them; asks no cluster."""
+    state = func.coalesce(func.nullif(Attempt.slurm_state, ""), cast(literal(UNLISTED), Text))
+    with record.reading() as session:
+        found = session.execute(
+            select(
+                state.label("state"),
+                Attempt.slurm_reason,
+                func.count(Attempt.id.distinct()),
+                func.count(Measure.run_id.distinct()),
+                func.min(Attempt.intent_at),
+            )
+            .outerjoin(Measure, Measure.slot_id == Attempt.slot_id)
+            .where(Attempt.realm_id == _realm(record), Attempt.state.in_(["intent", "submitted"]))
+            .group_by(state, Attempt.slurm_reason)
+            .order_by(state, Attempt.slurm_reason)
+        ).all()
+    return tuple(QueueView(*row) for row in found)
+
+
+def overview(record: Record) -> Overview:
+    """Numbers over all runs of the realm. The examples are the ones that changed last."""
+    moving = Run.state.in_(["queued", "waiting"])
+    broken = and_(moving, Run.last_error.is_not(None))
+
+    def example(column: Any, condition: Any) -> Any:
+        ordered = aggregate_order_by(column, Run.updated_at.desc(), Run.id)
+        return func.coalesce(func.array_agg(ordered).filter(condition)[1], "")
+
+    with record.reading() as session:
+        found = session.execute(
+            select(
+                func.now(),
+                *(func.count().filter(Run.state == state) for state in (*OPEN_STATES, "ended")),
+                func.min(Run.created_at).filter(moving),
+                example(Run.id, Run.state == "blocked"),
+                example(Run.state_reason, Run.state == "blocked"),
+                func.count().filter(broken),
+                example(Run.id, broken),
+            )
+            .select_from(Run)
+            .where(Run.realm_id == _realm(record))
+        ).one()
+    values: tuple[Any, ...] = tuple(found)
+    return Overview(*values)
+
+
+def last_tick(record: Record) -> TickView | None:
+    """The heartbeat of the tick, None when none has ended yet."""
+    age = func.extract("epoch", func.now() - Heartbeat.at)
+    with record.reading() as session:
+        found = session.execute(
+            select(Heartbeat, age).where(Heartbeat.realm_id == _realm(record), Heartbeat.name == "tick")
+        ).one_or_none()
+    if found is None:
+        return None
+    beat, seconds = found
+    return TickView(beat.at, float(seconds), beat.host, beat.body)
