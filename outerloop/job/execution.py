@@ -6,6 +6,7 @@ result (wrapper.py).
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import socket
@@ -243,6 +244,11 @@ class Execution:
         )
         if ended.exit_code == layout.EXIT_SANDBOX and launch.RANK_COMPLAINT in err.last(STDERR_TAIL_CHARACTERS):
             raise sandbox.SandboxError(err.last(300).strip())
+        first = os.path.join(self.own, launch.FIRST_FAILURE)
+        if ended.exit_code and files.listed(first):
+            told = files.read_object(first)
+            files.unlink_quietly(first)
+            return dataclasses.replace(ended, exit_code=told.get("exit_code"), signal=told.get("signal"))
         return ended
 
     def _variables(self, view: environment.View, declared: Mapping[str, str]) -> dict[str, str]:

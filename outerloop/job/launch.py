@@ -22,6 +22,9 @@ PORT_TRIES = 3
 RANK_COMPLAINT = "outerloop: on node "
 """How the rank program begins when it, and not the command, failed."""
 
+FIRST_FAILURE = "first-failure.json"
+"""Linked by the rank program whose command failed first: {"exit_code", "signal", "node"}."""
+
 _TAKEN = ("EADDRINUSE", "address already in use")
 """torch's TCPStore and the C library's words for it."""
 

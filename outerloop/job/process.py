@@ -37,6 +37,11 @@ TURN_SECONDS = 0.5
 SETTLE_SECONDS = 0.25
 """How long helpers of a command that ended may take to end by themselves before they are killed."""
 
+SKEW_SECONDS = 0.02
+SKEW_AFTER_FAILURE_SECONDS = 0.25
+"""Slurm signals the processes of a job one after another, so the command may end of a signal that this program is
+about to get: how long it is waited for before the end is called the command's own."""
+
 DRAIN_SECONDS = 2.0
 """How long output is still read after the last descendant died, when a stranger holds the pipe open."""
 
@@ -76,10 +81,6 @@ class Signals:
     def stop(self) -> int | None:
         """The first signal that asks this program to end, if there was one. USR1 is only a warning."""
         return next((n for n in self.received if n in (signal.SIGTERM, signal.SIGINT)), None)
-
-    @property
-    def warning(self) -> int | None:
-        return int(signal.SIGUSR1) if signal.SIGUSR1 in self.received else None
 
     def drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -314,7 +315,7 @@ def run(
     usage = _Usage()
     pump = _Pump(signals.reader)
     writers = [pump.pipe(stdout), pump.pipe(stderr)]
-    seen = len(signals.received)
+    before = seen = len(signals.received)
     try:
         child = start(argv, env, cwd, (writers[0], writers[1]), keep)
     except OSError:
@@ -324,7 +325,6 @@ def run(
         for writer in writers:
             os.close(writer)
     clock = Clock(signals)
-    stopped = warned = None
     timed_out = killed_main = False
     deadline: float | None = None
     killed: set[int] = set()
@@ -337,10 +337,7 @@ def run(
             for number in signals.received[seen:]:
                 seen += 1
                 forward(child, number, carriers)
-                if number == signal.SIGUSR1:
-                    warned = number
-                else:
-                    stopped = stopped or number
+                if number != signal.SIGUSR1:
                     deadline = deadline or time.monotonic() + grace_seconds
             if limit_seconds is not None and charged >= limit_seconds and deadline is None:
                 timed_out = True
@@ -360,6 +357,12 @@ def run(
                 left = min(left, max(0.0, limit_seconds - charged))
             pump.turn(left)
             signals.drain()
+        clean = usage.statuses.get(child) == 0
+        skew = time.monotonic() + (SKEW_SECONDS if clean else SKEW_AFTER_FAILURE_SECONDS)
+        while len(signals.received) == before and not timed_out and time.monotonic() < skew:
+            pump.turn(0.01)
+            signals.drain()
+        arrived = signals.received[before:]
         settle = time.monotonic() + SETTLE_SECONDS
         while usage.reap() and time.monotonic() < settle:
             pump.turn(0.02)
@@ -380,8 +383,8 @@ def run(
         exit_code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
         timed_out=timed_out,
-        stopped_by=stopped,
-        warned_by=warned,
+        stopped_by=next((number for number in arrived if number != signal.SIGUSR1), None),
+        warned_by=int(signal.SIGUSR1) if signal.SIGUSR1 in arrived else None,
         seconds=clock.charged,
         cpu_seconds=usage.cpu,
         max_rss_mb=usage.rss_kib / 1024,

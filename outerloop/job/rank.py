@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import sys
 
-from outerloop.job import claim, layout, process, scratch
+from outerloop.job import claim, files, layout, process, scratch
 from outerloop.job.execution import Execution
-from outerloop.job.launch import RANK_COMPLAINT
+from outerloop.job.launch import FIRST_FAILURE, RANK_COMPLAINT
 from outerloop.job.report import Report, Stopped, read_work
 from outerloop.job.sandbox import SandboxError
 from outerloop.job.streams import PassedOn
@@ -49,6 +49,10 @@ def main(argv: list[str]) -> int:
         return layout.EXIT_SANDBOX if isinstance(error, SandboxError) else 1
     finally:
         place.remove()
+    if ended.exit_code != 0 and ended.stopped_by is None:
+        # srun reports the highest code of all ranks, and those that it kills because of this one have a higher one.
+        first = {"exit_code": ended.exit_code, "signal": ended.signal, "node": report.me.node}
+        files.publish(os.path.join(execution.own, FIRST_FAILURE), files.encode(first))
     return ended.exit_code if ended.exit_code is not None else 128 + (ended.signal or 0)
 
 
