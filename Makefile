@@ -14,10 +14,12 @@ $(VENV)/.ready: pyproject.toml
 demo: venv                  ## a real target, five candidates, five verdicts (Slurm if sinfo answers, else this machine)
 	$(BIN)/python docs/tutorial/demo.py
 
+demo-slurm: export OUTERLOOP_DEV_DIR ?= /tmp/outerloop-dev-$(shell id -u)/c1
 demo-slurm: venv            ## the same on a one-machine Slurm cluster that it brings up first
 	bash slurm/devcluster/install.sh
 	bash slurm/devcluster/up.sh
-	. "$$(bash slurm/devcluster/up.sh --print-dir)/env" && $(BIN)/python docs/tutorial/demo.py --backend slurm
+	. "$$OUTERLOOP_DEV_DIR/env" && $(BIN)/python docs/tutorial/demo.py --backend slurm
+	@echo "  bash slurm/devcluster/down.sh --purge   # takes the cluster down"
 
 test: venv                  ## everything, on a real Slurm and a real Postgres
 	bash .ci/setup test
