@@ -189,7 +189,7 @@ def _server_major(url: str) -> int:
 
 
 def _pg_dump(major: int) -> str:
-    from outerloop.record.binaries import find_binaries
+    from outerloop.record.server.binaries import find_binaries
 
     # pg_dump reads servers of its own version and older ones
     for binaries in sorted(find_binaries(), key=lambda found: found.major):

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from outerloop.cli.db import _for_libpq, db
 from outerloop.record import embedded, migrate
-from outerloop.record.binaries import find_binaries
+from outerloop.record.server.binaries import find_binaries
 from tests.postgres.conftest import open_folder
 
 

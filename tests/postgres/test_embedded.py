@@ -21,7 +21,8 @@ import pytest
 from sqlalchemy import make_url
 
 from outerloop.record import embedded
-from outerloop.record.binaries import Binaries, find_binaries, system_binaries, wheel_binaries
+from outerloop.record.server import launch, place, processes
+from outerloop.record.server.binaries import Binaries, find_binaries, system_binaries, wheel_binaries
 from tests.postgres.conftest import open_folder
 
 DEADLINE_SECONDS = 60.0
@@ -169,9 +170,9 @@ def test_a_backend_that_computes_on_after_its_server_was_killed_is_ended(
         connection.pgconn.send_query(b"select count(*) from generate_series(1, 1000000000000)")
         wait_for(lambda: ask(url, f"select state from pg_stat_activity where pid = {busy}") == "active", "it computes")
         os.kill(old, signal.SIGKILL)
-        monkeypatch.setattr(embedded, "_ORPHAN_SECONDS", 2.0)
+        monkeypatch.setattr(processes, "ORPHAN_SECONDS", 2.0)
         assert ask(embedded.ensure_running(folder), "select 1") == 1
-        assert not embedded._alive(busy)
+        assert not processes.alive(busy)
         connection.pgconn.finish()
 
 
@@ -215,7 +216,7 @@ def test_two_starters_at_once_make_one_server_ten_times(folder: Path) -> None:
         servers = [
             int(entry.name)
             for entry in Path("/proc").glob("[0-9]*")
-            if embedded._works_in(int(entry.name), data) and parent_of(int(entry.name)) != pid_of(folder)
+            if processes.works_in(int(entry.name), data) and parent_of(int(entry.name)) != pid_of(folder)
         ]
         assert servers == [pid_of(folder)], f"attempt {attempt}"
         assert embedded.stop(folder)
@@ -281,8 +282,8 @@ def test_programs_that_the_servers_account_cannot_reach_are_copied(folder: Path)
         pytest.skip("the wheel with Postgres is not installed")
     closed = folder.parent / "closed"
     closed.mkdir(mode=0o700)
-    for source, place in wheel.parts():
-        shutil.copytree(source, closed / place, symlinks=True)
+    for source, target in wheel.parts():
+        shutil.copytree(source, closed / target, symlinks=True)
     url = embedded.ensure_running(folder, bin_dir=closed / wheel.own_place / "bin")
     assert ask(url, "show server_version").startswith(str(wheel.major))
     program = Path(f"/proc/{pid_of(folder)}/exe").readlink()
@@ -300,7 +301,7 @@ def test_system_programs_are_preferred_newest_first_and_the_wheel_is_last() -> N
 
 
 def test_without_any_programs_the_message_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "find_binaries", list)
+    monkeypatch.setattr(launch, "find_binaries", list)
     with pytest.raises(embedded.EmbeddedError, match=r"outerloop-slurm\[embedded\].*database_url"):
         embedded.ensure_running(folder)
 
@@ -308,7 +309,7 @@ def test_without_any_programs_the_message_says_what_to_install(folder: Path, mon
 def test_data_of_another_major_version_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embedded.ensure_running(folder)
     embedded.stop(folder)
-    monkeypatch.setattr(embedded, "find_binaries", lambda: [Binaries(Path("/nowhere"), 99, "system")])
+    monkeypatch.setattr(launch, "find_binaries", lambda: [Binaries(Path("/nowhere"), 99, "system")])
     with pytest.raises(embedded.EmbeddedError, match=r"made by PostgreSQL \d+, and only 99 \(system\)"):
         embedded.ensure_running(folder)
 
@@ -346,6 +347,29 @@ def test_a_path_too_long_for_a_socket_uses_a_short_one() -> None:
         assert not run.exists()
     finally:
         shutil.rmtree(top)
+
+
+def test_a_socket_that_was_cleaned_away_is_made_again(folder: Path) -> None:
+    url = embedded.ensure_running(folder)
+    old = pid_of(folder)
+    shutil.rmtree(embedded.status(folder).socket)
+    assert ask(embedded.ensure_running(folder), "select 1") == 1
+    assert embedded.url_of(folder) == url
+    assert pid_of(folder) != old
+    assert not processes.alive(old)
+
+
+def test_a_server_with_all_its_connections_taken_is_not_started_twice(folder: Path) -> None:
+    ask(embedded.ensure_running(folder), "alter system set max_connections = 8")
+    embedded.stop(folder)
+    url = embedded.ensure_running(folder)
+    held = []
+    with contextlib.ExitStack() as stack:
+        with pytest.raises(psycopg.OperationalError, match="too many clients"):
+            while True:
+                held.append(stack.enter_context(psycopg.connect(plain(url))))
+        assert embedded.ensure_running(folder) == url
+    assert len(held) == 8
 
 
 @pytest.mark.parametrize("name", ['it\'s a "folder", $(touch x) `y` %s', "naïve ✓", "back\\slash", "new\nline"])
@@ -405,7 +429,7 @@ def test_a_system_call_that_finds_no_space_is_the_same_error(folder: Path, monke
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(folder / "password"))
 
-    monkeypatch.setattr(embedded, "_write_new", full)
+    monkeypatch.setattr(place, "write_new", full)
     with pytest.raises(embedded.DiskFullError, match="password: No space left"):
         embedded.ensure_running(folder)
 
@@ -429,6 +453,9 @@ def test_damaged_or_missing_parts_are_named(folder: Path) -> None:
     with pytest.raises(embedded.EmbeddedError, match=r"server\.json is damaged"):
         embedded.status(folder)
     (folder / "server.json").unlink()
+    (folder / "password").rename(folder / "moved")
+    with pytest.raises(embedded.EmbeddedError, match="password is gone"):
+        embedded.ensure_running(folder)
     (folder / "password").write_text("other\n")
     with pytest.raises(embedded.EmbeddedError, match="is not that of the server"):
         embedded.ensure_running(folder)
