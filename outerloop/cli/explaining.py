@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outerloop.cli.common import console, emit_json, json_option
+from outerloop.cli.common import emit_json, json_option
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
-from outerloop.cli.text import harmless, moment, one_line, plain, table
+from outerloop.cli.text import Columns, harmless, moment, one_line, plain
 
 if TYPE_CHECKING:
     from outerloop.cli.reading import Reader
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["explain"]
 
 WIDTH = 80
+_KNOWN = ("done", "failed")
+"""States of a slot that say something about the candidate or the base."""
 UNSANDBOXED = (
     "Unsandboxed: the candidate ran as an ordinary process of this account. Accidents were contained, malice could"
     " not be."
@@ -179,8 +181,8 @@ def _so_far(reader: Reader, argument: _Argument) -> Iterator[str]:
         better = "lower" if climbed.direction == "min" else "higher"
         yield from _wrapped(f"Does the candidate make {climbed.metric} of {climbed.name} {better}?", "  ")
         yield from _wrapped(f"Rule: {rule_phrase(climbed.rule)}.", "  ")
-    known = [measure for measure in view.current if measure.state != "open"]
-    missing = [measure for measure in view.current if measure.state == "open"]
+    known = [measure for measure in view.current if measure.state in _KNOWN]
+    missing = [measure for measure in view.current if measure.state not in _KNOWN]
     if view.current:
         yield ""
         yield f"Known so far: {len(known)} of {len(view.current)} measures"
@@ -204,7 +206,7 @@ def _outcome(measure: MeasureView) -> str:
     if measure.state == "done":
         return "built" if measure.kind == "environment" else f"{measure.value}"
     detail = f": {measure.detail}" if measure.detail else ""
-    return f"{measure.state} ({measure.reason}){detail}"
+    return f"failed ({measure.reason}){detail}"
 
 
 def _why_missing(measure: MeasureView) -> str:
@@ -212,6 +214,11 @@ def _why_missing(measure: MeasureView) -> str:
     from outerloop.compute.reasons import pending_reason
 
     last = measure.newest
+    if measure.state == "exhausted":
+        detail = f": {measure.detail}" if measure.detail else ""
+        return f"used up its attempts ({measure.reason}){detail}"
+    if measure.state == "collected":
+        return "its slot was collected, it would be measured again"
     if last is None:
         return "not submitted yet"
     if last.live:
@@ -244,11 +251,9 @@ def _cluster_facts(view: RunView) -> list[str]:
                     f"{float(mine['max_rss_mb']):.0f}" if mine.get("max_rss_mb") else "",
                 ]
             )
-    out = console()
     heads = ["MEASURE", "SEED", "JOB", "NODE", "ENDED AS", "SECONDS", "CPUS", "MB"]
-    with out.capture() as captured:
-        out.print(table(heads, rows, right=["SEED", "SECONDS", "CPUS", "MB"], give="MEASURE"), width=WIDTH - 2)
-    return [f"  {line}".rstrip() for line in captured.get().splitlines()]
+    columns = Columns(heads, rows, right=["SEED", "SECONDS", "CPUS", "MB"], give="MEASURE")
+    return [f"  {line}" for line in columns.lines(WIDTH - 2)]
 
 
 def _word(attempt: Any) -> str:
@@ -287,7 +292,7 @@ def _json(argument: _Argument) -> dict[str, Any]:
         "plan": plan,
         "readings": plain(argument.readings),
         "measures": plain(view.current),
-        "missing": [measure.role for measure in view.current if measure.state == "open"],
+        "missing": [measure.role for measure in view.current if measure.state not in _KNOWN],
         "notes": _notes(argument),
         "problem": argument.missing,
     }

@@ -79,7 +79,7 @@ def logs(
         if as_json:
             _as_json(view, measure, chosen, folder, wanted, lines)
             return
-        if not folder.path.exists():
+        if measure.state == "collected":
             raise CliError(f"the slot of {measure.role} was collected: its logs are gone", ExitCode.NOT_FOUND)
         headings = not (only_stdout or only_stderr)
         if follow and _unfinished(reader, view.row.id, measure, chosen, folder):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from outerloop.cli.text import clock, moment, one_line, plain, table
+from outerloop.cli.text import Columns, Hanging, clock, moment, one_line, plain
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -44,27 +44,26 @@ def run_json(view: RunView, action: NextAction) -> dict[str, Any]:
 def run_text(view: RunView, action: NextAction, *, everything: bool) -> Group:
     """The run as text; without `everything` long lists are cut, which is said."""
     from rich.console import Group
-    from rich.padding import Padding
     from rich.text import Text
 
     def section(title: str) -> list[Any]:
         return [Text(), Text(title, style="bold")]
 
-    parts: list[Any] = [Text(line) for line in _head(view, action)]
+    parts: list[Any] = [Hanging(prefix, text) for prefix, text in _head(view, action)]
     measures = view.measures if everything else view.current
     if measures:
         rounds = f", round {view.row.round + 1}" if view.row.round and not everything else ""
         parts += section(f"Measures{rounds}")
         shown = measures if everything else measures[:MOST_MEASURES]
-        parts.append(Padding(_measures(shown), (0, 0, 0, 2)))
-        parts += [Text(f"  {detail}") for detail in _details(shown)]
+        parts.append(_measures(shown))
+        parts += [Hanging("  ", detail) for detail in _details(shown)]
         if len(shown) < len(measures):
             parts.append(Text(f"  … and {len(measures) - len(shown)} more; --all shows them"))
     jobs = [(measure, attempt) for measure in measures for attempt in measure.attempts]
     if jobs:
         parts += section("Jobs")
         kept = jobs if everything else _most_telling(jobs)
-        parts.append(Padding(_jobs(kept), (0, 0, 0, 2)))
+        parts.append(_jobs(kept))
         if len(kept) < len(jobs):
             parts.append(Text(f"  … and {len(jobs) - len(kept)} more; --all shows them"))
     timeline = sorted(_timeline(view), key=lambda entry: entry[0])
@@ -72,7 +71,7 @@ def run_text(view: RunView, action: NextAction, *, everything: bool) -> Group:
     if not everything and len(timeline) > MOST_EVENTS:
         parts.append(Text(f"  … {len(timeline) - MOST_EVENTS} earlier entries; --all shows them"))
         timeline = timeline[-MOST_EVENTS:]
-    parts += [Text(f"  {clock(at)}  {one_line(sentence)}") for at, sentence in timeline]
+    parts += [Hanging(f"  {clock(at)}  ", one_line(sentence)) for at, sentence in timeline]
     if view.row.last_error:
         parts += section("Last error")
         parts += [Text(f"  {one_line(line)}") for line in view.row.last_error.strip().splitlines()[-3:]]
@@ -81,23 +80,27 @@ def run_text(view: RunView, action: NextAction, *, everything: bool) -> Group:
     return Group(*parts)
 
 
-def _head(view: RunView, action: NextAction) -> Iterator[str]:
+def _head(view: RunView, action: NextAction) -> Iterator[tuple[str, str]]:
     row, request = view.row, view.request
-    yield f"run {row.id}: {row.kind} on {one_line(row.benchmark)} of {one_line(row.target)}"
-    yield f"  candidate  {row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}".rstrip()
-    base = str(request.get("base_revision") or "")
-    yield f"  base       {row.base_commit[:_SHORT_COMMIT]}  {one_line(base)}".rstrip()
+    yield "run ", f"{row.id}: {row.kind} on {one_line(row.benchmark)} of {one_line(row.target)}"
+    yield "  candidate  ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"
+    base = one_line(str(request.get("base_revision") or ""))
+    yield "  base       ", f"{row.base_commit[:_SHORT_COMMIT]}  {base}"
     again = f", asking number {row.ask + 1}" if row.ask else ""
-    yield f"  asked      {moment(row.created_at)} by {one_line(row.submitter)}{again}"
+    yield "  asked      ", f"{moment(row.created_at)} by {one_line(row.submitter)}{again}"
     if row.state == "ended":
-        yield f"  ended      {moment(row.ended_at)}"
-        yield f"  verdict    {row.verdict}{f' ({row.verdict_reason})' if row.verdict_reason else ''}"
-        yield f"             {one_line(row.sentence or '')}".rstrip()
+        yield "  ended      ", moment(row.ended_at)
+        sentence = one_line(row.sentence or "")
+        if not sentence.startswith(str(row.verdict)):
+            sentence = f"{row.verdict}: {sentence}" if sentence else str(row.verdict)
+        yield "  verdict    ", sentence
         return
     reason = f" ({row.state_reason})" if row.state_reason else ""
     detail = f": {one_line(row.state_detail)}" if row.state_detail else ""
-    yield f"  state      {row.state}{reason}{detail}"
-    yield f"  next       {action.sentence}" + (f"  {action.command}" if action.command else "")
+    yield "  state      ", f"{row.state}{reason}{detail}"
+    yield "  next       ", action.sentence
+    if action.command:
+        yield "             ", action.command
 
 
 def _measures(measures: Sequence[MeasureView]) -> Any:
@@ -122,7 +125,9 @@ def _measures(measures: Sequence[MeasureView]) -> Any:
                 measure.slot[:_SHORT_COMMIT],
             ]
         )
-    return table(["ROLE", "STATE", "VALUE", "SEED", "LOST", "SLOT"], rows, right=["VALUE", "SEED"], give="ROLE")
+    return Columns(
+        ["ROLE", "STATE", "VALUE", "SEED", "LOST", "SLOT"], rows, right=["VALUE", "SEED"], give="ROLE", indent=2
+    )
 
 
 def _details(measures: Sequence[MeasureView]) -> Iterator[str]:
@@ -134,7 +139,8 @@ def _details(measures: Sequence[MeasureView]) -> Iterator[str]:
 def attempt_state(attempt: AttemptView) -> str:
     """An attempt's state in a few words: what the queue shows while it lives, how it ended afterwards."""
     if attempt.state == "settled":
-        return f"{attempt.outcome} {attempt.reason}".strip() if attempt.reason else str(attempt.outcome)
+        lost = attempt.outcome == "infrastructure" and attempt.reason
+        return attempt.reason if lost else f"{attempt.outcome} {attempt.reason}".strip()
     if attempt.state == "intent":
         return "submitting"
     shown = attempt.slurm_state or "submitted"
@@ -158,11 +164,20 @@ def _jobs(jobs: Sequence[tuple[MeasureView, AttemptView]]) -> Any:
             attempt_state(attempt),
             attempt.node,
             clock(attempt.submitted_at or attempt.intent_at),
-            clock(attempt.settled_at),
+            _took(attempt),
         ]
         for measure, attempt in jobs
     ]
-    return table(["ROLE", "TRY", "JOB", "STATE", "NODE", "SUBMITTED", "SETTLED"], rows, right=["TRY"], give="ROLE")
+    heads = ["ROLE", "TRY", "JOB", "STATE", "NODE", "SUBMITTED", "TOOK"]
+    return Columns(heads, rows, right=["TRY", "TOOK"], give="ROLE", indent=2)
+
+
+def _took(attempt: AttemptView) -> str:
+    from outerloop.controller.health import age
+
+    if attempt.settled_at is None:
+        return ""
+    return age((attempt.settled_at - (attempt.submitted_at or attempt.intent_at)).total_seconds())
 
 
 def _timeline(view: RunView) -> Iterator[tuple[datetime, str]]:
@@ -190,12 +205,14 @@ def _timeline(view: RunView) -> Iterator[tuple[datetime, str]]:
 
 
 def _event(event: EventView) -> str:
+    from outerloop.climb.text import plural
+
     body = event.body
     match event.kind:
         case "round":
-            pairs = len(body.get("pair_seeds") or ())
+            pairs = plural(len(body.get("pair_seeds") or ()), "pair")
             against = str(body.get("base_commit") or "")[:_SHORT_COMMIT]
-            return f"round {int(body.get('round') or 0) + 1}: seeds for {pairs} pairs drawn, base {against}"
+            return f"round {int(body.get('round') or 0) + 1}: seeds for {pairs} drawn, base {against}"
         case "look":
             llr = body.get("llr")
             shown = f"{llr:.2f}" if isinstance(llr, float | int) else str(llr)

@@ -16,7 +16,7 @@ from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.explaining import explain
 from outerloop.cli.logs import logs
 from outerloop.cli.reading import NoRecord, reading
-from outerloop.cli.text import moment, one_line, plain, table
+from outerloop.cli.text import Columns, Hanging, moment, one_line, plain
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -151,7 +151,6 @@ def status(
 
 def _status_text(seen: _Seen, out: Console, *, filtered: bool) -> Group:
     from rich.console import Group
-    from rich.padding import Padding
     from rich.text import Text
 
     style = "bold red" if seen.problem.kind else "green"
@@ -160,14 +159,14 @@ def _status_text(seen: _Seen, out: Console, *, filtered: bool) -> Group:
         parts.append(Text(f"  {seen.problem.command}"))
     for group in seen.groups:
         parts += [Text(), Text(f"{group.heading} ({len(group.runs)})", style="bold")]
-        parts.append(Padding(_open_table(group.runs, seen), (0, 0, 0, 2)))
+        parts.append(_open_table(group.runs, seen))
         for run in group.runs:
             if run.state == "blocked":
-                parts.append(Padding(Text(f"{run.id}: {run.state_reason}: {one_line(run.state_detail)}"), (0, 0, 0, 4)))
+                parts.append(Hanging(f"  {run.id}: ", f"{run.state_reason}: {one_line(run.state_detail)}"))
     if len(seen.open.runs) < seen.open.total:
         parts.append(Text(f"  {len(seen.open.runs)} of {seen.open.total} open runs; --limit and --offset show others"))
     if seen.ended.runs:
-        parts += [Text(), Text("Last verdicts", style="bold"), Padding(_ended_table(seen), (0, 0, 0, 2))]
+        parts += [Text(), Text("Last verdicts", style="bold"), _ended_table(seen)]
         if len(seen.ended.runs) < seen.ended.total:
             parts.append(Text(f"  {len(seen.ended.runs)} of {seen.ended.total}; --all --limit N shows more"))
     if not seen.open.runs and not seen.ended.runs:
@@ -205,7 +204,7 @@ def _open_table(runs: tuple[RunRow, ...], seen: _Seen) -> Any:
         ]
         for run in runs
     ]
-    return table(
+    return Columns(
         ["RUN", "BENCHMARK", "DONE", "AGE", "JOBS", "CANDIDATE"], rows, right=["DONE", "AGE"], give="CANDIDATE"
     )
 
@@ -221,10 +220,11 @@ def _ended_table(seen: _Seen) -> Any:
         ]
         for run in seen.ended.runs
     ]
-    return table(
+    return Columns(
         ["RUN", "BENCHMARK", "VERDICT", "ENDED", "CANDIDATE"],
         rows,
         give="CANDIDATE",
+        indent=2,
         styles={"VERDICT": [_STYLES.get(run.verdict or "", "") for run in seen.ended.runs]},
     )
 
@@ -307,7 +307,7 @@ def _print_champions(found: tuple[ChampionView, ...]) -> None:
         what = f"  (an earlier definition, {definition[:_SHORT_COMMIT]})" if older else ""
         out.print(f"{one_line(benchmark)} of {one_line(target)}{what}", style="bold", markup=False)
         out.print(
-            table(
+            Columns(
                 ["", "VALUE", "GAIN", "COMMIT", "RUN", "ACCEPTED", "CANDIDATE"],
                 [
                     [

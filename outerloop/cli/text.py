@@ -1,13 +1,16 @@
 """Text for terminals: harmless whatever a candidate put into it, aligned, and JSON for programs.
 
-Covered: control characters, times, tables, plain JSON values. Not covered: what is shown.
+Covered: control characters, times, columns, plain JSON values. Not covered: what is shown.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
+import textwrap
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -15,11 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
 
-__all__ = ["clock", "harmless", "moment", "one_line", "plain", "table"]
+__all__ = ["Columns", "Hanging", "clock", "harmless", "moment", "one_line", "plain"]
 
 _KEPT = {"\n", "\t"}
+_GAP = "  "
+_NARROWEST = 8
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories that move a cursor, turn the writing direction or show nothing."""
 
@@ -77,32 +83,87 @@ def plain(value: Any) -> Any:
     return value
 
 
-def table(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Collection[str] = (),
-    give: str = "",
-    styles: Mapping[str, Sequence[str]] | None = None,
-) -> Table:
-    """Rows under small heads, without lines. Columns in `right` are aligned there; `give` is the one that is cut when
-    the terminal is too narrow; `styles` colours the cells of a column. Cells are made harmless here, and columns
-    without content are left out."""
-    from rich.cells import cell_len
-    from rich.table import Table
-    from rich.text import Text
+@dataclass(frozen=True)
+class Columns:
+    """Rows under small heads, without lines and without blanks at the end.
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
-    cells = [[one_line(cell) for cell in row] for row in rows]
-    kept = [i for i in range(len(heads)) if any(row[i] for row in cells)]
-    for i in kept:
-        made.add_column(
-            heads[i],
-            justify="right" if heads[i] in right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if heads[i] == give else max(len(heads[i]), *(cell_len(row[i]) for row in cells)),
+    Columns in `right` are aligned there. Where the terminal is too narrow, `give` is the column that is cut; `styles`
+    colours the cells of a column. Cells are made harmless here, and columns without content are left out.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Collection[str] = ()
+    give: str = ""
+    styles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    indent: int = 0
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        cells = [[one_line(cell) for cell in row] for row in self.rows]
+        kept = [i for i in range(len(self.heads)) if any(row[i] for row in cells)]
+        widths = {i: max(_width(self.heads[i]), *(_width(row[i]) for row in cells)) for i in kept}
+        over = sum(widths.values()) + len(_GAP) * (len(kept) - 1) + self.indent - options.max_width
+        for i in kept:
+            if self.heads[i] == self.give and over > 0:
+                widths[i] = max(_NARROWEST, widths[i] - over)
+        for number, row in enumerate([list(self.heads), *cells]):
+            line = Text(" " * self.indent, no_wrap=True, overflow="crop", end="\n")
+            for i in kept:
+                last = i == kept[-1]
+                style = "dim" if number == 0 else self._style(self.heads[i], number - 1)
+                line.append(_fitted(row[i], widths[i], right=self.heads[i] in self.right, fill=not last), style)
+                line.append("" if last else _GAP)
+            line.rstrip()
+            yield line
+
+    def _style(self, head: str, row: int) -> str:
+        styles = self.styles.get(head)
+        return styles[row] if styles is not None else ""
+
+    def lines(self, width: int) -> list[str]:
+        """The same as plain lines of at most `width` cells."""
+        from rich.console import Console
+
+        console = Console(width=width, color_system=None, force_terminal=False, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get().splitlines()
+
+
+@dataclass(frozen=True)
+class Hanging:
+    """A text after a prefix; further lines are indented to where it began."""
+
+    prefix: str
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        lines = textwrap.wrap(
+            self.prefix + self.text,
+            max(40, options.max_width),
+            subsequent_indent=" " * len(self.prefix),
+            break_on_hyphens=False,
+            drop_whitespace=True,
         )
-    for number, row in enumerate(cells):
-        made.add_row(*(Text(row[i], style=(styles or {}).get(heads[i], [""] * len(rows))[number]) for i in kept))
-    return made
+        yield Text("\n".join(lines or [self.prefix.rstrip()]))
+
+
+def _width(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _fitted(text: str, width: int, *, right: bool, fill: bool) -> str:
+    from rich.cells import set_cell_size
+
+    size = _width(text)
+    if size > width:
+        return set_cell_size(text, width - 1) + "…"
+    if right:
+        return " " * (width - size) + text
+    return text + " " * (width - size) if fill else text

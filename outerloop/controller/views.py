@@ -103,6 +103,7 @@ def _listing(record: Record) -> Select[Any]:
     ).lateral("live")
     return (
         select(Run, counted.c.measures, counted.c.done, live.c.jobs, func.now().label("now"))
+        .select_from(Run)
         .join(counted, true())
         .join(live, true())
         .where(Run.realm_id == _realm(record))
