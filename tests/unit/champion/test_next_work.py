@@ -612,3 +612,54 @@ def test_a_generation_that_no_round_is_left_for_builds_no_split_until_more_are_a
     desk.config = campaign(max_rounds=2, saturation_evals=2, max_reserve_checks=2)
     assert [job.key for job in desk.jobs()] == ["split/g002"]
     assert not finished(desk.state, desk.config, desk.candidates)
+
+
+def test_an_equal_row_joins_the_front_but_does_not_dethrone_the_earlier_champion() -> None:
+    counts = {"fail_to_pass_count": 2, "fail_count": 50, "pass_to_fail_count": 3, "pass_count": 50}
+    for changes in ({"compare": "result"}, {"compare": "decided"}):
+        desk = Desk(campaign(max_rounds=1, **changes))
+        desk.open()
+        desk.train(SMALL, "m-0001", "m-0002", validation_scores_sha256="v")
+        for name in ("m-0001", "m-0002"):
+            desk.score(SMALL, name, 4, 4, decided={**counts, "rejected_total": 20})
+        assert [event.subject[-6:] for event in desk.state.champions] == ["m-0001"]
+        assert [row["checkpoint"] for row in front_table(desk.state)] == ["m-0001", "m-0002"]
+
+
+def test_a_round_is_not_finished_before_the_next_is_open() -> None:
+    desk = Desk(campaign(max_rounds=2, parallel=9, ensemble_from_round=1))
+    desk.open()
+    desk.launch(f"train/{SMALL}")
+    desk.candidates = parse_candidates("candidates = []")
+    desk.launch(f"train/{WIDE}")
+    for run_id in (SMALL, WIDE):
+        desk.train(run_id)
+        desk.score(run_id, "m-0001", 5, 5)
+    assert [event.status for event in desk.of(RunEvent)] == ["trained", "trained"]
+    desk.candidates = candidate_list()
+    assert [event.kind for event in desk.settle()] == ["round", "run"]
+    assert desk.of(RunEvent)[-1].run_id == "ens-g001-r0001-all"
+
+
+def test_evaluations_are_handed_out_by_round_and_run_id_whoever_trained_first(desk: Desk) -> None:
+    desk.train(WIDE)
+    desk.train(SMALL)
+    assert [job.run_id for job in desk.jobs()] == [SMALL, WIDE]
+
+
+def test_plot_data_marks_steps_checks_generations_and_curves_and_is_json() -> None:
+    desk = _reserve_desk(max_rounds=3)
+    desk.score(SMALL, "m-0003", 1, 1, gate_curve=((0.0, 1.0), (1.0, 0.0)), gate_auc=0.9)
+    desk.score(SMALL, "m-0004", 0, 0, status="failed", row={})
+    shown = json.loads(json.dumps(plot_data(desk.state)))
+    assert shown["objectives"] == ["fail_to_pass", "pass_to_fail"]
+    assert [point["on_front"] for point in shown["evaluations"]] == [False, False, True]
+    assert shown["evaluations"][2]["counts"] == {"fail_to_pass": 1, "pass_to_fail": 1}
+    assert shown["evaluations"][2]["totals"] == {"fail_to_pass": ITEMS, "pass_to_fail": ITEMS}
+    assert shown["failed"] == 1
+    assert [step["subject"] for step in shown["champions"]] == [f"{SMALL}/m-0001", f"{SMALL}/m-0003"]
+    assert [mark["reason"] for mark in shown["generations"]] == ["initial"]
+    assert [mark["status"] for mark in shown["reserve_checks"]] == ["started", "stale", "started"]
+    assert shown["gate_curves"] == [{"subject": f"{SMALL}/m-0003", "points": [[0.0, 1.0], [1.0, 0.0]]}]
+    assert [row["subject"] for row in shown["front"]] == [f"{SMALL}/m-0003"]
+    assert plot_data(CampaignState())["evaluations"] == []
