@@ -19,6 +19,8 @@ from outerloop.climb.text import number, percent, plural, signed
 
 # A longer path is thinned; first and last look always stay.
 MOST_LOOKS_DRAWN = 30
+# From here on a reader is told what would make a sibling's judgement less of a coin flip.
+OFTEN_REFUSED = 0.1
 _NARROWEST = 60
 _INDENT = "  "
 
@@ -234,6 +236,8 @@ def _loss(loss: LossFinding, readings: Mapping[str, Reading], width: int) -> lis
             f"An unchanged {'sibling' if loss.kind == 'sibling' else 'metric'} would be refused by noise alone in"
             f" {percent(loss.false_refusal)} of climbs."
         )
+        if loss.kind == "sibling" and loss.false_refusal > OFTEN_REFUSED:
+            lines.append("An allowance that its noise fits in (regression = { free, max }) would change that.")
     return lines
 
 

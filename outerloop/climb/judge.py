@@ -11,13 +11,13 @@ works on the same pair, so a base that is broken itself charges nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outerloop.climb import argument
 from outerloop.climb.climbed import climbed_finding, comparison_of, effective_alpha
 from outerloop.climb.comparison import Comparison
-from outerloop.climb.evidence import failure_of, pairs_of
+from outerloop.climb.evidence import Pair, failure_of, pairs_of
 from outerloop.climb.findings import (
     Blocked,
     ClimbedFinding,
@@ -45,7 +45,7 @@ from outerloop.climb.model import (
     seeds_needed,
 )
 from outerloop.climb.noninferiority import guard_loss, sibling_loss
-from outerloop.climb.plan import climbed_requests, sibling_requests
+from outerloop.climb.plan import climbed_requests, pair_requests, sibling_requests
 from outerloop.climb.sequential import look_at, look_schedule, sequential_finding
 from outerloop.climb.text import number
 
@@ -121,31 +121,32 @@ def superseded_verdict(verdict: Verdict, moves: int) -> Verdict:
     )
 
 
+@dataclass(frozen=True)
+class _Evidence:
+    """The climbed benchmark's pairs when no more of them are needed."""
+
+    requests: tuple[MeasureRequest, ...]
+    pairs: tuple[Pair, ...]
+    bases: tuple[Reading, ...]
+    comparison: Comparison
+    looks: tuple[Look, ...] = ()
+    test: TestFinding | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.pairs)
+
+
 def _advance(plan: ClimbPlan, readings: Mapping[str, Reading]) -> _Position:
-    climbed, rule = plan.climbed, plan.climbed.rule
-    sequential = isinstance(rule, Sequential)
-    schedule = (
-        look_schedule(rule, plan.prior_pairs)
-        if isinstance(rule, Sequential)
-        else (seeds_needed(rule, plan.prior_pairs),)
-    )
-    looks: list[Look] = []
-    for count in schedule:
-        requests = climbed_requests(plan, count)
-        halt = _halt(plan, ((climbed, requests),), readings, looks, _requests(plan, count, plan.eager))
-        if halt is not None:
-            return _Position(halt, count, siblings=False)
-        pairs, bases = pairs_of(climbed, requests, readings, cached=climbed.baseline == "cached")
-        comparison = comparison_of(climbed, pairs, bases)
-        test: TestFinding | None = None
-        if isinstance(rule, Sequential):
-            looks.append(look_at(rule, comparison.gains))
-            test = sequential_finding(rule, looks, effective_alpha(plan) or rule.alpha)
-            if test.decision == "open" and count != schedule[-1]:
-                continue
-        break
-    finding = climbed_finding(plan, pairs, comparison, test if sequential else None)
-    roles = tuple(request.role for request in requests)
+    climbed = plan.climbed
+    evidence = _sequential(plan, climbed.rule, readings) if isinstance(climbed.rule, Sequential) else None
+    if evidence is None:
+        evidence = _all_at_once(plan, seeds_needed(climbed.rule, plan.prior_pairs), readings)
+    if isinstance(evidence, _Position):
+        return evidence
+    count, pairs, bases = evidence.count, evidence.pairs, evidence.bases
+    finding = climbed_finding(plan, pairs, evidence.comparison, evidence.test)
+    roles = tuple(request.role for request in evidence.requests)
     if not finding.passed:
         reason: Reason = "undecided" if finding.why == "undecided" else "no-improvement"
         return _Position(_verdict(plan, reason, finding, (), roles), count, siblings=False)
@@ -154,24 +155,73 @@ def _advance(plan: ClimbPlan, readings: Mapping[str, Reading]) -> _Position:
     losses = [guard_loss(climbed, guard, pairs, bases, alpha) for guard in climbed.guards]
     if not all(loss.passed for loss in losses):
         return _Position(_verdict(plan, "guard", finding, tuple(losses), roles), count, siblings=False)
-    return _Position(
-        _judge_siblings(plan, readings, count, finding, comparison, losses, roles, looks), count, siblings=True
+    return _Position(_judge_siblings(plan, readings, evidence, finding, losses, roles), count, siblings=True)
+
+
+def _all_at_once(plan: ClimbPlan, count: int, readings: Mapping[str, Reading]) -> _Evidence | _Position:
+    requests = climbed_requests(plan, count)
+    halt = _halt(plan, ((plan.climbed, requests),), readings, (), lambda: _requests(plan, count, plan.eager))
+    if halt is not None:
+        return _Position(halt, count, siblings=False)
+    pairs, bases = pairs_of(plan.climbed, requests, readings, cached=plan.climbed.baseline == "cached")
+    return _Evidence(requests, pairs, bases, comparison_of(plan.climbed, pairs, bases))
+
+
+def _sequential(plan: ClimbPlan, rule: Sequential, readings: Mapping[str, Reading]) -> _Evidence | _Position:
+    """Every look that the readings allow, and the batch after the last one while the test goes on."""
+    schedule = look_schedule(rule, plan.prior_pairs)
+    alpha = effective_alpha(plan) or rule.alpha
+    measured = _measured_pairs(plan, readings, schedule[-1])
+    reached = [count for count in schedule if count <= measured]
+    looks: list[Look] = []
+    if reached:
+        evidence = _all_at_once(plan, reached[-1], readings)
+        if isinstance(evidence, _Position):
+            return evidence
+        gains = evidence.comparison.gains
+        for count in reached:
+            looks.append(look_at(rule, gains[:count]))
+            test = sequential_finding(rule, looks, alpha)
+            if test.decision != "open" or count == schedule[-1]:
+                pairs, bases = evidence.pairs[:count], evidence.bases[:count]
+                comparison = comparison_of(plan.climbed, pairs, bases)
+                requests = climbed_requests(plan, count)
+                return _Evidence(requests, pairs, bases, comparison, tuple(looks), test)
+    count = schedule[len(looks)]
+    halt = _halt(
+        plan,
+        ((plan.climbed, climbed_requests(plan, count)),),
+        readings,
+        looks,
+        lambda: _requests(plan, count, plan.eager),
     )
+    if halt is None:
+        raise AssertionError(f"look {count} has all its values but was not taken")
+    return _Position(halt, count, siblings=False)
+
+
+def _measured_pairs(plan: ClimbPlan, readings: Mapping[str, Reading], most: int) -> int:
+    """How many pairs, counted from the first without a gap, have a value on both sides."""
+    for pair in range(most):
+        for request in pair_requests(plan, plan.climbed, pair):
+            reading = readings.get(request.role)
+            if reading is None or reading.status != "value":
+                return pair
+    return most
 
 
 def _judge_siblings(
     plan: ClimbPlan,
     readings: Mapping[str, Reading],
-    count: int,
+    evidence: _Evidence,
     finding: ClimbedFinding,
-    comparison: Comparison,
     losses: list[LossFinding],
     roles: tuple[str, ...],
-    looks: Sequence[Look],
 ) -> Step:
+    count = evidence.count
     alpha = effective_alpha(plan) or DEFAULT_ALPHA
     wanted = tuple((sibling, sibling_requests(plan, sibling, count)) for sibling in plan.siblings)
-    halt = _halt(plan, wanted, readings, looks, _requests(plan, count, siblings=True))
+    halt = _halt(plan, wanted, readings, evidence.looks, lambda: _requests(plan, count, siblings=True))
     if halt is not None:
         if isinstance(halt, Verdict):
             settled = replace(halt.findings, climbed=finding, losses=tuple(losses))
@@ -179,7 +229,7 @@ def _judge_siblings(
         return halt
     for sibling, requests in wanted:
         pairs, bases = pairs_of(sibling, requests, readings)
-        losses.append(sibling_loss(sibling, pairs, alpha, comparison))
+        losses.append(sibling_loss(sibling, pairs, alpha, evidence.comparison))
         losses.extend(guard_loss(sibling, guard, pairs, bases, alpha) for guard in sibling.guards)
         roles = (*roles, *(request.role for request in requests))
     reason: Reason = "" if all(loss.passed for loss in losses) else "suite-regression"
@@ -199,7 +249,7 @@ def _halt(
     wanted: _Wanted,
     readings: Mapping[str, Reading],
     looks: Sequence[Look],
-    asked: Sequence[MeasureRequest],
+    asked: Callable[[], Sequence[MeasureRequest]],
 ) -> Verdict | NeedMore | Waiting | Blocked | None:
     """Why these measures can't be judged yet, or that they never can; None when all have usable values."""
     base_failures: list[Failure] = []
@@ -230,7 +280,7 @@ def _halt(
         return Blocked(tuple(reading.role for reading in exhausted), reason, tuple(looks))
     if len(states) == len(everything) and all(reading.status == "value" for reading in states.values()):
         return None
-    missing = tuple(request for request in asked if request.role not in readings)
+    missing = tuple(request for request in asked() if request.role not in readings)
     if missing:
         return NeedMore(missing, tuple(looks))
     return Waiting(tuple(r.role for r in states.values() if r.status == "pending"), tuple(looks))
