@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.torch import facts, rng, store
@@ -228,7 +227,7 @@ class Session:
                 format = save_model(folder, model, optimizer, self.world)
                 names = self._save_own_parts(folder, optimizer, scheduler, format)
                 parts = {name: store.hashed(folder / name, sync=True) for name in names}
-            except (OSError, RuntimeError, ValueError, TypeError, AttributeError, CheckpointException) as caught:
+            except (OSError, RuntimeError, ValueError, TypeError, AttributeError) as caught:
                 error = f"{type(caught).__name__}: {caught}"
         answers = self.world.gathered((error, parts))
         errors = [text for text, _ in answers if text]

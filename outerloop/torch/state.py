@@ -1,7 +1,7 @@
 """Model and optimizer to files and back, whole or sharded.
 
-Covered: plain and DDP models (one file, written by the main rank), sharded models (torch's distributed checkpoint),
-and reading either into either. Not covered: FSDP1, DeepSpeed engines, and optimizers over parameters of several models
+Covered: plain and DDP models (one file, written by the main rank), sharded models (through `sharded`), and reading
+either into either. Not covered: FSDP1, DeepSpeed engines, and optimizers over parameters of several models
 once the model is sharded.
 
 `full`     model.pt {"model", "optimizer", "parameter_names"}; the names map an optimizer's numbers to parameters, so
@@ -11,22 +11,11 @@ once the model is sharded.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-    set_state_dict,
-)
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.torch.world import World
@@ -71,28 +60,26 @@ def unwrapped(model: Any) -> Any:
 
 def is_sharded(model: Any) -> bool:
     """True when any parameter is spread over ranks (`fully_shard`, tensor parallelism)."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and any(isinstance(parameter, module.DTensor) for parameter in model.parameters())
 
 
 def save_model(folder: Path, model: Any, optimizer: Any, world: World) -> str:
     """Write the model's parts; every rank calls it. Returns the format. Raises OSError or torch's errors."""
     model = unwrapped(model)
-    if not is_sharded(model):
-        if world.rank == 0:
-            content = {
-                "model": model.state_dict(),
-                "optimizer": None if optimizer is None else optimizer.state_dict(),
-                "parameter_names": _parameter_names(model, optimizer),
-            }
-            save_readable(content, folder / MODEL_FILE)
-        return FULL
-    save(
-        _sharded_state(model, optimizer),
-        storage_writer=FileSystemWriter(folder),
-        process_group=world.control,
-        no_dist=world.size == 1,
-    )
-    return SHARDED
+    if is_sharded(model):
+        from outerloop.torch.sharded import save_sharded
+
+        save_sharded(folder, model, optimizer, world)
+        return SHARDED
+    if world.rank == 0:
+        content = {
+            "model": model.state_dict(),
+            "optimizer": None if optimizer is None else optimizer.state_dict(),
+            "parameter_names": _parameter_names(model, optimizer),
+        }
+        save_readable(content, folder / MODEL_FILE)
+    return FULL
 
 
 def load_model(folder: Path, format: str, model: Any, optimizer: Any, world: World) -> None:
@@ -100,7 +87,9 @@ def load_model(folder: Path, format: str, model: Any, optimizer: Any, world: Wor
     model = unwrapped(model)
     try:
         if format == SHARDED:
-            _load_sharded(folder, model, optimizer, world)
+            from outerloop.torch.sharded import load_sharded
+
+            load_sharded(folder, model, optimizer, world)
         else:
             _load_full(folder, model, optimizer)
     except OSError:
@@ -112,27 +101,6 @@ def load_model(folder: Path, format: str, model: Any, optimizer: Any, world: Wor
         ) from error
 
 
-def _sharded_state(model: Any, optimizer: Any) -> dict[str, Any]:
-    if optimizer is None:
-        return {"model": get_model_state_dict(model)}
-    model_state, optimizer_state = get_state_dict(model, optimizer)
-    return {"model": model_state, "optimizer": optimizer_state}
-
-
-def _load_sharded(folder: Path, model: Any, optimizer: Any, world: World) -> None:
-    state = _sharded_state(model, optimizer)
-    load(
-        state,
-        storage_reader=FileSystemReader(folder),
-        process_group=world.control,
-        no_dist=world.size == 1,
-    )
-    if optimizer is None:
-        set_model_state_dict(model, state["model"])
-    else:
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-
-
 def _load_full(folder: Path, model: Any, optimizer: Any) -> None:
     content = read_back(folder / MODEL_FILE)
     if optimizer is not None and content["optimizer"] is None:
@@ -142,11 +110,10 @@ def _load_full(folder: Path, model: Any, optimizer: Any) -> None:
         if optimizer is not None:
             optimizer.load_state_dict(content["optimizer"])
         return
-    whole = StateDictOptions(full_state_dict=True)
-    set_model_state_dict(model, content["model"], options=whole)
-    if optimizer is not None:
-        named = _named(content["optimizer"], content["parameter_names"])
-        set_optimizer_state_dict(model, optimizer, named, options=whole)
+    from outerloop.torch.sharded import load_whole
+
+    named = None if optimizer is None else _named(content["optimizer"], content["parameter_names"])
+    load_whole(model, optimizer, content["model"], named)
 
 
 def _parameter_names(model: Any, optimizer: Any) -> list[str | None] | None:

@@ -17,7 +17,7 @@ import pytest
 from tests.torch.conftest import Steps, Training
 
 Make = Callable[..., Training]
-LOADERS = ("shuffle", "sequence", "generator", "weighted", "own sampler", "stream", "single", "stateful")
+LOADERS = ("shuffle", "sequence", "generator", "weighted", "own sampler", "stream", "single", "stateful", "none")
 
 
 def plain(training: Make, **config: Any) -> Steps:
@@ -263,3 +263,35 @@ def test_what_a_run_reports(training: Make) -> None:
     beat = json.loads((out / "ranks" / "rank-0.json").read_text())
     assert (beat["rank"], beat["state"], beat["step"]) == (0, "finished", 29)
     assert sorted(path.name for path in out.iterdir()) == ["metrics.jsonl", "ranks", "run.json"]
+
+
+def test_a_stop_that_may_not_fit_into_the_grace_is_warned_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("torch")
+    from outerloop.torch.session import GRACE_SECONDS, Session
+    from outerloop.torch.world import World
+
+    monkeypatch.setenv("OUTERLOOP_CKPT_DIR", str(tmp_path))
+    monkeypatch.delenv("OUTERLOOP_OUTPUT_DIR", raising=False)
+    session = Session(World())
+    now = 0.0
+    monkeypatch.setattr("outerloop.torch.facts.time.monotonic", lambda: now)
+    monkeypatch.setattr("outerloop.torch.session.time.monotonic", lambda: now)
+    for step, seconds in enumerate((GRACE_SECONDS / 2, GRACE_SECONDS / 2, GRACE_SECONDS + 1, GRACE_SECONDS + 2)):
+        now += seconds
+        session.reporter.step_ended(step)
+        assert session._save(_Nothing(), None, None, step)
+        session.reporter.resume_clock()
+        assert len(caplog.records) == (step >= 2)
+    assert "longer than the 30 s between SIGTERM and SIGKILL" in caplog.text
+
+
+class _Nothing:
+    """A model without a parameter."""
+
+    def parameters(self) -> list[object]:
+        return []
+
+    def state_dict(self) -> dict[str, object]:
+        return {}

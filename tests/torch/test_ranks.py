@@ -147,6 +147,45 @@ def test_fsdp2_resumes_exactly_and_its_checkpoints_fit_other_layouts(training: M
     assert (torn.steps(0), torn.steps(1)) == (straight.steps(0), straight.steps(1))
 
 
+def test_a_training_that_changes_its_layout_stays_the_same_training(training: Make) -> None:
+    """Plain, FSDP2 × 2, DDP × 2, plain, FSDP2 × 2 on the same global batch of 8: the gradient is the same mean, so
+    the losses follow the uninterrupted run to rounding only if every optimizer and scheduler state is carried over."""
+    config = {"loader": "sequence", "noise": False, "samples": 80, "every": 1}
+    straight = training("straight", **config)
+    assert straight.run(batch=8, steps=25) == [0], straight.log
+    truth = [float.fromhex(loss) for loss, _ in straight.steps().values()]
+    run = training("run", **config)
+    layouts = ((1, False), (2, True), (2, False), (1, False), (2, True))
+    for number, (ranks, fsdp) in enumerate(layouts):
+        codes = run.run(ranks, fsdp=fsdp, batch=8 // ranks, steps=5 * (number + 1))
+        assert codes == [0] * ranks, run.log
+    other = {line["step"]: float.fromhex(line["loss"]) for line in run.lines(1)}
+    for line in run.lines(0):
+        step, loss = line["step"], float.fromhex(line["loss"])
+        mean = (loss + other[step]) / 2 if step in other else loss
+        assert mean == pytest.approx(truth[step], rel=1e-3), f"step {step}"
+    assert [line["step"] for line in run.lines(0)] == list(range(25))
+
+
+def test_a_disk_that_refuses_one_ranks_part_stops_neither(training: Make) -> None:
+    run = training("run", **COMMON | {"steps": 400, "every": 50})
+    link = run.folder / "link"
+    run.env["OUTERLOOP_CKPT_DIR"] = str(link)
+    link.symlink_to(run.checkpoints)
+    run.checkpoints.mkdir()
+    (run.folder / "file").write_text("")
+    (run.folder / "other").symlink_to(run.folder / "file")
+    pids = run.start(2)
+    deadline = time.monotonic() + 60
+    while not run.saved():
+        assert time.monotonic() < deadline, run.log
+        time.sleep(0.005)
+    (run.folder / "other").replace(link)
+    assert run.wait(pids) == [0, 0], run.log
+    assert "could not be saved" in run.log
+    assert len(run.steps(1)) == 400
+
+
 def test_loaders_that_are_not_split_are_left_alone_with_a_warning_and_still_resume(training: Make) -> None:
     config = {"loader": "own sampler", "steps": 12}
     straight = training("straight", **config)

@@ -31,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "helper": True,
     "fsdp": False,
     "sgd": False,
+    "noise": True,
     "kill": {},
     "out": ".",
 }
@@ -83,7 +84,7 @@ def loader_of(config: dict[str, Any]) -> Any:
     """The script's loader, in one of the ways scripts make one."""
     size, batch, kind = config["samples"], config["batch"], config["loader"]
     options = {"num_workers": config["workers"], "drop_last": config["drop_last"]}
-    numbers = Numbers(size, noisy=config["workers"] == 0)
+    numbers = Numbers(size, noisy=config["noise"] and config["workers"] == 0)
     if kind == "shuffle":
         return DataLoader(numbers, batch, shuffle=True, **options)
     if kind == "sequence":
@@ -100,6 +101,8 @@ def loader_of(config: dict[str, Any]) -> Any:
         return DataLoader(Stream(size), batch, **options)
     if kind == "single":
         return DataLoader(numbers, batch_size=None, shuffle=True)
+    if kind == "none":
+        return None
     if kind == "stateful":
         from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -110,7 +113,8 @@ def loader_of(config: dict[str, Any]) -> Any:
 def model_of(config: dict[str, Any]) -> nn.Module:
     """Dropout draws from the global stream at every step."""
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+    dropout = nn.Dropout(0.2 if config["noise"] else 0.0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), dropout, nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
 
 
 def main(config: dict[str, Any]) -> None:
@@ -140,14 +144,13 @@ def main(config: dict[str, Any]) -> None:
 
         model, optimizer, loader = olt.prepare(model, optimizer, loader, scheduler=scheduler)
         step = olt.start_step()
-        # What a script does between prepare and its loop must not move the restored streams.
-        torch.rand(3)
-    else:
+    if loader is not None:
+        # What a script does between prepare and its loop must not move the streams that the loader restores.
         torch.rand(3)
     rank = os.environ.get("RANK", "0")
     with (Path(config["out"]) / f"losses-{rank}.jsonl").open("a") as log:
         while step < config["steps"]:
-            for batch, ids in loader:
+            for batch, ids in made_up() if loader is None else loader:
                 loss = (model(batch if batch.dim() > 1 else batch[None]) - 0.3).square().mean()
                 optimizer.zero_grad()
                 loss.backward()
@@ -164,6 +167,12 @@ def main(config: dict[str, Any]) -> None:
                 step += 1
                 if step == config["steps"]:
                     break
+
+
+def made_up() -> Iterator[tuple[torch.Tensor, int]]:
+    """Batches of a script without a loader, drawn from the global stream."""
+    while True:
+        yield torch.rand(4, 6), 0
 
 
 def _signal_self(kill: dict[str, Any], step: int, rank: str) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import training
 
 import outerloop.torch.session as _session
+import outerloop.torch.sharded as _sharded
 
 
 def start(config: dict[str, Any], ranks: int, env: dict[str, str], log: str, alarm: float | None) -> list[int]:
@@ -96,8 +97,8 @@ def warm_up() -> None:
     """Import what torch imports late. No backward: autograd's threads do not survive a fork."""
     import torch.distributed.fsdp  # noqa: F401
 
-    assert _session.Session
-    model = training.model_of({})
+    assert _session.Session and _sharded.save_sharded
+    model = training.model_of(training.DEFAULTS)
     for parameter in model.parameters():
         parameter.grad = training.torch.zeros_like(parameter)
     training.torch.optim.AdamW(model.parameters()).step()
