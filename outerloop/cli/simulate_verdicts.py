@@ -32,7 +32,7 @@ _NOISES = ("normal", "t3", "skewed-left", "skewed-right", "discrete", "zero-vari
 @click.option("--effect", "effects", type=float, multiple=True, help="True mean gain, in sd of one paired gain.")
 @click.option("--floor", "floor_sd", type=float, default=0.0, help="A threshold's floor, in sd of the gain.")
 @click.option("--noise", "noises", type=click.Choice(_NOISES), multiple=True, help="Default: all.")
-@click.option("--climbs", type=click.IntRange(100, 1_000_000), help="Simulated climbs per row.")
+@click.option("--climbs", type=click.IntRange(1, 1_000_000), help="Simulated climbs per row.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the generator.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
