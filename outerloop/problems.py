@@ -129,8 +129,10 @@ def translate(
     error: ErrorDetails, model: type[BaseModel], *, secret: Callable[[Key], bool] = lambda key: False
 ) -> tuple[Key, str]:
     """One of pydantic's errors -> (key, sentence). Values of keys for which `secret` is true are not shown."""
-    key: Key = tuple(part for part in error["loc"] if part != "[key]")  # pydantic's mark for a name in a mapping
+    key: Key = tuple(error["loc"])
     kind = error["type"]
+    if kind != "extra_forbidden" and key and key[-1] == "[key]":
+        key = key[:-1]  # pydantic's mark for "the name itself is wrong"
     if kind == "extra_forbidden":
         here = _model_at(model, key[:-1])
         valid = list(here.model_fields) if here is not None else []

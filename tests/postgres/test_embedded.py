@@ -34,8 +34,34 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
 
+@pytest.fixture(scope="session")
+def made() -> Iterator[Path]:
+    """A folder whose data was made and whose server was stopped: copied, it saves most tests an initdb."""
+    top = open_folder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(embedded.FAST_VARIABLE, "1")
+        patch.delenv("SLURM_JOB_ID", raising=False)
+        embedded.ensure_running(top / "db")
+        embedded.stop(top / "db")
+    (top / "db" / "server.json").unlink()
+    yield top / "db"
+    shutil.rmtree(top)
+
+
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder(made: Path) -> Iterator[Path]:
+    """A folder as a starter leaves it that was killed right after it made the data."""
+    top = open_folder()
+    subprocess.run(["cp", "-a", str(made), str(top / "db")], check=True)
+    yield top / "db"
+    with contextlib.suppress(embedded.EmbeddedError):
+        embedded.remove(top / "db")
+    shutil.rmtree(top, ignore_errors=True)
+
+
+@pytest.fixture
+def empty_folder() -> Iterator[Path]:
+    """A folder that is not there yet."""
     top = open_folder()
     yield top / "db"
     with contextlib.suppress(embedded.EmbeddedError):
@@ -129,34 +155,34 @@ def test_it_outlives_a_client_that_is_killed(folder: Path) -> None:
     assert pid_of(folder) == pid
 
 
-def test_a_starter_killed_while_it_makes_the_data_leaves_nothing_that_hinders_the_next(folder: Path) -> None:
-    child = Child(lambda: embedded.ensure_running(folder))
-    wait_for(lambda: list(folder.glob(".data.*/base")), "initdb was at work")
+def test_a_starter_killed_while_it_makes_the_data_leaves_nothing_that_hinders_the_next(empty_folder: Path) -> None:
+    child = Child(lambda: embedded.ensure_running(empty_folder))
+    wait_for(lambda: list(empty_folder.glob(".data.*/base")), "initdb was at work")
     child.kill()
-    assert not (folder / "server.json").exists()
-    assert ask(embedded.ensure_running(folder), "select 1") == 1
-    assert list(folder.glob(".data.*")) == []
+    assert not (empty_folder / "server.json").exists()
+    assert ask(embedded.ensure_running(empty_folder), "select 1") == 1
+    assert list(empty_folder.glob(".data.*")) == []
 
 
-def test_data_made_by_a_starter_that_was_killed_before_it_could_say_so_is_used(folder: Path) -> None:
-    url = embedded.ensure_running(folder)
+def test_data_made_by_a_starter_that_was_killed_before_it_could_say_so_is_used(empty_folder: Path) -> None:
+    url = embedded.ensure_running(empty_folder)
     ask(url, "create table kept (x int)")
-    embedded.stop(folder)
-    (folder / "server.json").unlink()
-    assert ask(embedded.ensure_running(folder), "select count(*) from kept") == 0
+    embedded.stop(empty_folder)
+    (empty_folder / "server.json").unlink()
+    assert ask(embedded.ensure_running(empty_folder), "select count(*) from kept") == 0
 
 
 @pytest.mark.parametrize("fast", ["0", "1"])
 def test_a_killed_server_is_started_again_with_what_was_committed(
-    folder: Path, fast: str, monkeypatch: pytest.MonkeyPatch
+    empty_folder: Path, fast: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(embedded.FAST_VARIABLE, fast)
-    url = embedded.ensure_running(folder)
+    url = embedded.ensure_running(empty_folder)
     ask(url, "create table kept as select 7 as x")
-    old = pid_of(folder)
+    old = pid_of(empty_folder)
     os.kill(old, signal.SIGKILL)
-    assert ask(embedded.ensure_running(folder), "select x from kept") == 7
-    assert pid_of(folder) != old
+    assert ask(embedded.ensure_running(empty_folder), "select x from kept") == 7
+    assert pid_of(empty_folder) != old
 
 
 def test_a_backend_that_computes_on_after_its_server_was_killed_is_ended(
@@ -198,29 +224,29 @@ def identity_of(owner: os.stat_result) -> dict[str, Any]:
     return {"user": owner.st_uid} if os.geteuid() == 0 else {}
 
 
-def test_two_starters_at_once_make_one_server_ten_times(folder: Path) -> None:
+def test_two_starters_at_once_make_one_server_ten_times(empty_folder: Path) -> None:
     for attempt in range(10):
         gate, opener = os.pipe()
 
         def start(gate: int = gate, opener: int = opener) -> str:
             os.close(opener)
             os.read(gate, 1)  # both are let go when the parent closes its end
-            return embedded.ensure_running(folder)
+            return embedded.ensure_running(empty_folder)
 
         children = [Child(start), Child(start)]
         os.close(opener)
         os.close(gate)
         urls = {child.result() for child in children}
         assert len(urls) == 1, f"attempt {attempt}"
-        data = folder / "data"
+        data = empty_folder / "data"
         servers = [
             int(entry.name)
             for entry in Path("/proc").glob("[0-9]*")
-            if processes.works_in(int(entry.name), data) and parent_of(int(entry.name)) != pid_of(folder)
+            if processes.works_in(int(entry.name), data) and parent_of(int(entry.name)) != pid_of(empty_folder)
         ]
-        assert servers == [pid_of(folder)], f"attempt {attempt}"
-        assert embedded.stop(folder)
-        assert not embedded.stop(folder)
+        assert servers == [pid_of(empty_folder)], f"attempt {attempt}"
+        assert embedded.stop(empty_folder)
+        assert not embedded.stop(empty_folder)
 
 
 def parent_of(pid: int) -> int:
@@ -251,43 +277,43 @@ def test_for_root_it_runs_as_another_account_and_closed_folders_stay_closed() ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_an_ordinary_account_runs_its_own_and_another_one_is_told_whose_it_is(folder: Path) -> None:
+def test_an_ordinary_account_runs_its_own_and_another_one_is_told_whose_it_is(empty_folder: Path) -> None:
     nobody = 65534
-    folder.parent.chmod(0o777)
-    url = Child(lambda: embedded.ensure_running(folder), uid=nobody).result()
-    assert Path(f"/proc/{pid_of(folder)}").stat().st_uid == nobody
-    assert folder.stat().st_mode & 0o777 == 0o700
+    empty_folder.parent.chmod(0o777)
+    url = Child(lambda: embedded.ensure_running(empty_folder), uid=nobody).result()
+    assert Path(f"/proc/{pid_of(empty_folder)}").stat().st_uid == nobody
+    assert empty_folder.stat().st_mode & 0o777 == 0o700
     assert ask(url, "select 1") == 1
     # root may join it, and runs it as its owner
-    embedded.stop(folder)
-    assert embedded.ensure_running(folder) == url
-    assert Path(f"/proc/{pid_of(folder)}").stat().st_uid == nobody
+    embedded.stop(empty_folder)
+    assert embedded.ensure_running(empty_folder) == url
+    assert Path(f"/proc/{pid_of(empty_folder)}").stat().st_uid == nobody
     with pytest.raises(embedded.EmbeddedError, match="Permission denied"):
-        Child(lambda: embedded.ensure_running(folder), uid=2).result()
+        Child(lambda: embedded.ensure_running(empty_folder), uid=2).result()
 
 
 @pytest.mark.parametrize("kind", ["system", "wheel"])
-def test_system_and_wheel_programs_both_serve(folder: Path, kind: str) -> None:
+def test_system_and_wheel_programs_both_serve(empty_folder: Path, kind: str) -> None:
     found = [binaries for binaries in find_binaries() if binaries.origin == kind]
     if not found:
         pytest.skip(f"no {kind} Postgres here")
-    url = embedded.ensure_running(folder, bin_dir=found[0].folder)
+    url = embedded.ensure_running(empty_folder, bin_dir=found[0].folder)
     assert ask(url, "show server_version").startswith(str(found[0].major))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_programs_that_the_servers_account_cannot_reach_are_copied(folder: Path) -> None:
+def test_programs_that_the_servers_account_cannot_reach_are_copied(empty_folder: Path) -> None:
     wheel = wheel_binaries()
     if wheel is None:
         pytest.skip("the wheel with Postgres is not installed")
-    closed = folder.parent / "closed"
+    closed = empty_folder.parent / "closed"
     closed.mkdir(mode=0o700)
     for source, target in wheel.parts():
         shutil.copytree(source, closed / target, symlinks=True)
-    url = embedded.ensure_running(folder, bin_dir=closed / wheel.own_place / "bin")
+    url = embedded.ensure_running(empty_folder, bin_dir=closed / wheel.own_place / "bin")
     assert ask(url, "show server_version").startswith(str(wheel.major))
-    program = Path(f"/proc/{pid_of(folder)}/exe").readlink()
-    assert program.is_relative_to(folder)
+    program = Path(f"/proc/{pid_of(empty_folder)}/exe").readlink()
+    assert program.is_relative_to(empty_folder)
 
 
 def test_system_programs_are_preferred_newest_first_and_the_wheel_is_last() -> None:
@@ -300,10 +326,12 @@ def test_system_programs_are_preferred_newest_first_and_the_wheel_is_last() -> N
     assert majors == sorted(majors, reverse=True)
 
 
-def test_without_any_programs_the_message_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_programs_the_message_says_what_to_install(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launch, "find_binaries", list)
     with pytest.raises(embedded.EmbeddedError, match=r"outerloop-slurm\[embedded\].*database_url"):
-        embedded.ensure_running(folder)
+        embedded.ensure_running(empty_folder)
 
 
 def test_data_of_another_major_version_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,14 +422,14 @@ def test_the_socket_wants_the_password(folder: Path) -> None:
     assert ask(url.render_as_string(hide_password=False), "show listen_addresses") == ""
 
 
-def test_inside_a_slurm_job_it_is_used_but_never_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inside_a_slurm_job_it_is_used_but_never_started(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     with pytest.raises(embedded.NotRunningError, match="Slurm would kill it"):
-        embedded.ensure_running(folder)
+        embedded.ensure_running(empty_folder)
     monkeypatch.delenv("SLURM_JOB_ID")
-    url = embedded.ensure_running(folder)
+    url = embedded.ensure_running(empty_folder)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    assert embedded.ensure_running(folder) == url
+    assert embedded.ensure_running(empty_folder) == url
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
@@ -425,13 +453,16 @@ def test_a_full_disk_is_named_and_nothing_half_made_is_left() -> None:
         top.rmdir()
 
 
-def test_a_system_call_that_finds_no_space_is_the_same_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_call_that_finds_no_space_is_the_same_error(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
     def full(*args: Any, **kwargs: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(folder / "password"))
+        raise OSError(errno.ENOSPC, "No space left on device", str(empty_folder / "password"))
 
     monkeypatch.setattr(place, "write_new", full)
     with pytest.raises(embedded.DiskFullError, match="password: No space left"):
-        embedded.ensure_running(folder)
+        embedded.ensure_running(empty_folder)
 
 
 def test_a_server_that_cannot_start_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,11 +502,11 @@ def test_a_socket_folder_of_somebody_else_is_refused(folder: Path) -> None:
     run.chmod(0o700)
 
 
-def test_a_folder_without_a_server_has_a_status_but_no_url(folder: Path) -> None:
-    assert not embedded.status(folder).exists
-    assert not embedded.stop(folder)
+def test_a_folder_without_a_server_has_a_status_but_no_url(empty_folder: Path) -> None:
+    assert not embedded.status(empty_folder).exists
+    assert not embedded.stop(empty_folder)
     with pytest.raises(embedded.NotRunningError, match="outerloop db start"):
-        embedded.url_of(folder)
+        embedded.url_of(empty_folder)
 
 
 def test_delete_refuses_a_folder_that_is_not_its_own(folder: Path, tmp_path: Path) -> None:

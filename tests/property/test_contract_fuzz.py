@@ -81,6 +81,7 @@ def test_any_punctuation_is_a_contract_or_refused(text: str) -> None:
 
 
 @given(st.dictionaries(names, values, max_size=5))
+@example({"[key]": 1})
 def test_any_toml_is_a_contract_or_refused(data: dict[str, Any]) -> None:
     answer(document(data))
 
