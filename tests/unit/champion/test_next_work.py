@@ -18,9 +18,11 @@ from outerloop.champion import (
     Event,
     GenerationEvent,
     Job,
+    Member,
     PackageEvent,
     Record,
     ReserveCheckEvent,
+    Resources,
     RoundEvent,
     RunEvent,
     Scored,
@@ -663,3 +665,31 @@ def test_plot_data_marks_steps_checks_generations_and_curves_and_is_json() -> No
     assert shown["gate_curves"] == [{"subject": f"{SMALL}/m-0003", "points": [[0.0, 1.0], [1.0, 0.0]]}]
     assert [row["subject"] for row in shown["front"]] == [f"{SMALL}/m-0003"]
     assert plot_data(CampaignState())["evaluations"] == []
+
+
+def test_a_package_of_an_old_generation_that_could_not_start_is_dropped() -> None:
+    desk = _packaging_desk()
+    desk.launch(_package(desk)[0])
+    desk.append(DispatchEvent(action="advance", reason="enough"))
+    assert desk.of(PackageEvent) == []
+    desk.append(PackageEvent(status="launch_failed", generation=1, subject=f"{SMALL}/m-0001"))
+    assert [event.status for event in desk.of(PackageEvent)] == ["launch_failed", "dropped"]
+    assert desk.state.packaging.waiting is None
+
+
+def test_determinants_change_with_what_is_read_and_not_with_bookkeeping(desk: Desk) -> None:
+    desk.train(SMALL)
+    for job in (desk.jobs()[0], desk.launch(f"train/{WIDE}")):
+        base = job.determinants()
+        same = {"key": "k", "round": 9, "awaits": ("x",), "live": True, "resources": Resources(minutes=1)}
+        assert job.model_copy(update=same).determinants() == base
+        others: list[dict[str, Any]] = [
+            {"command": "another"},
+            {"reads": {**job.reads, "split": "another"}},
+            {"fields": {**job.fields, "generation": 99}},
+            {"role": "reserve" if job.role != "reserve" else "test"},
+            {"ensemble": not job.ensemble},
+            {"members": (Member(run_id="r", checkpoint="c", checkpoint_sha256="another"),)},
+        ]
+        for other in others:
+            assert job.model_copy(update=other).determinants() != base
