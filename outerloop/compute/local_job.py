@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +158,12 @@ def _execute(folder: JobFolder, request: Mapping[str, Any], held: Mapping[str, l
         elif time.monotonic() - clock > 60 * request["minutes"]:
             state = JobState.TIMEOUT
         if state:
-            end_descendants(script.pid)
+            end_descendants(script.pid, spare=lambda: _other_jobs(folder))
             script.wait()
             break
         time.sleep(_POLL_SECONDS)
         _reap(script.pid)
-    end_descendants(script.pid, kill_wait=0.0)
+    end_descendants(script.pid, kill_wait=0.0, spare=lambda: _other_jobs(folder))
     code = script.returncode
     folder.finish(
         state or (JobState.COMPLETED if code == 0 else JobState.FAILED),
@@ -214,14 +214,25 @@ def _end_of_the_dead(folder: JobFolder, now: float) -> JobState:
     return state
 
 
-def end_descendants(leader: int, *, kill_wait: float = _KILL_WAIT_SECONDS) -> None:
+def _other_jobs(folder: JobFolder) -> set[int]:
+    """Processes of other jobs of this spool. A job may submit jobs (a wake does); those are not part of it."""
+    return {
+        identity.pid
+        for other in Spool(folder.path.parents[1]).live()
+        if other.job_id != folder.job_id
+        for role in ("launcher", "runner")
+        if (identity := other.identity(role)) is not None and identity.alive
+    }
+
+
+def end_descendants(leader: int, *, kill_wait: float = _KILL_WAIT_SECONDS, spare: Callable[[], set[int]] = set) -> None:
     """TERM (and CONT) to every descendant of this process, KILL after `kill_wait` seconds to those that are left.
 
     `leader` is the child whose exit code somebody else waits for. Whoever left the session is still a descendant,
-    because this process is a subreaper.
+    because this process is a subreaper. What `spare` names is left alone with everything below it.
     """
     clock = time.monotonic()
-    doomed = _descendants()
+    doomed = _descendants(spare())
     if kill_wait:
         for pid in doomed:
             _send(pid, signal.SIGTERM)
@@ -229,18 +240,18 @@ def end_descendants(leader: int, *, kill_wait: float = _KILL_WAIT_SECONDS) -> No
     while doomed and time.monotonic() < clock + kill_wait:
         time.sleep(_POLL_SECONDS)
         _reap(leader)
-        doomed = _descendants()
+        doomed = _descendants(spare())
     # Again and again: they may fork faster than one look. Bounded, because a process in a dead file system cannot die.
     while doomed and time.monotonic() < clock + kill_wait + _UNKILLABLE_SECONDS:
         for pid in doomed:
             _send(pid, signal.SIGKILL)
         time.sleep(_POLL_SECONDS / 10)
         _reap(leader)
-        doomed = _descendants()
+        doomed = _descendants(spare())
 
 
-def _descendants() -> set[int]:
-    """Every process below this one that is no zombie."""
+def _descendants(spared: set[int]) -> set[int]:
+    """Every process below this one that is no zombie, without the spared ones and what is below them."""
     children: dict[int, list[int]] = {}
     dead = set()
     for entry in Path("/proc").iterdir():
@@ -255,7 +266,7 @@ def _descendants() -> set[int]:
     found: set[int] = set()
     fresh = [os.getpid()]
     while fresh:
-        fresh = [child for pid in fresh for child in children.get(pid, []) if child not in found]
+        fresh = [child for pid in fresh for child in children.get(pid, []) if child not in found | spared]
         found.update(fresh)
     return found - dead
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -251,3 +252,23 @@ def test_an_outcome_is_accepted_by_a_fresh_object_too(bench: Bench) -> None:
     again = Bench(Local(bench.folder / "spool", cpus=4), bench.folder)
     again.until_state(job_id, JobState.COMPLETED)
     assert isinstance(again.compute.submit(bench.job("more", "exit 0")), Accepted)
+
+
+def test_a_job_that_a_job_submits_outlives_it(bench: Bench) -> None:
+    """A wake job submits the next measures and ends; they are no part of it."""
+    gate, code = bench.folder / "gate", bench.folder / "submit.py"
+    inner = bench.job("inner", f"while [ ! -e {gate} ]; do sleep 0.05; done")
+    code.write_text(
+        "from pathlib import Path\n"
+        "from outerloop.compute.local import Local\n"
+        "from outerloop.compute.protocol import JobSpec, Lane\n"
+        f"job = JobSpec(name='inner', script=Path({str(inner.script)!r}), log=Path({str(inner.log)!r}),\n"
+        f"              workdir=Path({str(inner.workdir)!r}), lane=Lane('default'), minutes=1)\n"
+        f"print(Local(Path({str(bench.folder / 'spool')!r}), cpus=4, gpus=2).submit(job).job_id)\n"
+    )
+    outer = bench.job("outer", f"exec {sys.executable} {code}")
+    bench.until_state(bench.submit(outer), JobState.COMPLETED)
+    inner_id = outer.log.read_text().strip()
+    bench.until_state(inner_id, JobState.RUNNING)
+    gate.touch()
+    bench.until_state(inner_id, JobState.COMPLETED)
