@@ -9,25 +9,44 @@ from __future__ import annotations
 
 import hashlib
 import json
-import posixpath
 import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
     StrictInt,
-    StrictStr,
     ValidationError,
     model_validator,
 )
 
+from outerloop.contract_text import contract_text
+from outerloop.contract_values import (
+    CONTRACT_FILE,
+    Amount,
+    Command,
+    Digest,
+    Direction,
+    InputPath,
+    LaneName,
+    Line,
+    Minutes,
+    Name,
+    Names,
+    OptionalCommand,
+    OptionalLine,
+    OptionalVariable,
+    Positive,
+    TreePaths,
+    Variable,
+    VariableText,
+    as_tuple,
+)
 from outerloop.problems import Key, Problem, render, suggestion, translate
 from outerloop.toml_lines import ParsedToml, read_toml
 
@@ -50,16 +69,12 @@ __all__ = [
     "render_contract",
 ]
 
-CONTRACT_FILE = ".outerloop.toml"
 MAX_BYTES = 64 * 1024
 """Largest contract that is read."""
 
 MAX_BENCHMARKS = 256
 _MAX_PROBLEMS = 100
 """Problems that are reported; it bounds the work that a hostile file can cause."""
-
-_MAX_MINUTES = 60 * 24 * 60
-_MAX_TEXT = 8192
 
 ALL_OTHERS = "*"
 
@@ -75,176 +90,6 @@ class ContractError(Exception):
 
 class UnknownBenchmarkError(ContractError):
     """The contract has no benchmark of that name; the text suggests the nearest."""
-
-
-# kinds of values
-
-
-def _list(value: Any) -> Any:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError('must be a list: ["…"]')
-    return tuple(value)
-
-
-def _number(value: Any) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise ValueError("must be a number, without quotes")
-    if isinstance(value, int) and value.bit_length() > 128:
-        raise ValueError("is out of range")
-    number = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
-    if not number.is_finite():
-        raise ValueError("must be a finite number")
-    # decimal arithmetic on 1e999999 would cost gigabytes
-    if (number and not -40 <= number.adjusted() <= 40) or len(number.as_tuple().digits) > 60:
-        raise ValueError("is out of range")
-    return number
-
-
-def _line_of_text(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must not be empty")
-    if text != text.strip():
-        raise ValueError("must not begin or end with a blank")
-    if not text.isprintable():
-        raise ValueError("must be one line of printable text")
-    return text
-
-
-def _optional_line(text: str) -> str:
-    return _line_of_text(text) if text else text
-
-
-def _command(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must not be empty")
-    if "\0" in text:
-        raise ValueError("contains a null byte")
-    return text
-
-
-def _optional_command(text: str) -> str:
-    return _command(text) if text else text
-
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
-_RESERVED_NAMES = frozenset({"hetjob", "batch", "extern"})
-
-
-def _name(text: str) -> str:
-    if _NAME.fullmatch(text) is None:
-        raise ValueError("must be 1 to 40 of [A-Za-z0-9._-] and begin with a letter or digit (it becomes a job name)")
-    if text.lower() in _RESERVED_NAMES:
-        raise ValueError("is a word that Slurm uses for its own steps; choose another name")
-    return text
-
-
-_LANE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-
-
-def _lane(text: str) -> str:
-    if text and _LANE.fullmatch(text) is None:
-        raise ValueError("must be a lane's name: a letter, then [a-z0-9_-]")
-    return text
-
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_OWNED_VARIABLES = frozenset({"HOME", "PATH"})
-_OWNED_PREFIXES = ("LD_", "GIT_", "PYTHON", "SLURM_", "OUTERLOOP_")
-
-
-def _variable(name: str) -> str:
-    if _VARIABLE.fullmatch(name) is None:
-        raise ValueError("must be the name of an environment variable: [A-Za-z_][A-Za-z0-9_]*")
-    owned = next((prefix for prefix in _OWNED_PREFIXES if name.upper().startswith(prefix)), None)
-    if name.upper() in _OWNED_VARIABLES or owned is not None:
-        raise ValueError(
-            f"{owned + '*' if owned else name.upper()} is set by the job itself and may not be declared;"
-            " set it in the command"
-        )
-    return name
-
-
-def _optional_variable(name: str) -> str:
-    return _variable(name) if name else name
-
-
-def _value_of_variable(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError('must be text: write it in quotes, "…"')
-    if "\0" in value:
-        raise ValueError("contains a null byte")
-    return value
-
-
-def _tree_path(text: str) -> str:
-    """A path inside the tree, normalised; a trailing slash (a folder) stays."""
-    if not text or not text.isprintable():
-        raise ValueError("must be a path of printable characters")
-    if text.startswith(("/", "~")):
-        raise ValueError("must be relative to the top of the repository")
-    if "*" in text or "?" in text:
-        raise ValueError('patterns are not supported; a folder is written with a slash at its end: "src/"')
-    parts = text.split("/")
-    if ".." in parts:
-        raise ValueError("must not contain ..")
-    if any(part.lower() == ".git" for part in parts):
-        raise ValueError("must not name git's own folder")
-    normal = posixpath.normpath(text)
-    if normal == ".":
-        raise ValueError("is the whole repository, the benchmark itself included; name the folders that may change")
-    if normal == CONTRACT_FILE:
-        raise ValueError("is the contract, which a candidate may never change")
-    return normal + "/" if text.endswith(("/", "/.")) else normal
-
-
-def _input_path(text: str) -> str:
-    if text.startswith("/"):
-        if not text.isprintable() or ".." in text.split("/"):
-            raise ValueError("must be a path of printable characters without ..")
-        return posixpath.normpath(text)
-    return _tree_path(text)
-
-
-_DIGEST = re.compile(r"content|sha256:[0-9a-f]{64}")
-
-
-def _digest(text: str) -> str:
-    if _DIGEST.fullmatch(text) is None:
-        raise ValueError('must be "content" (hashed when a climb is submitted) or "sha256:" and 64 hex digits')
-    return text
-
-
-def _positive(number: Decimal) -> Decimal:
-    if number <= 0:
-        raise ValueError("must be greater than 0")
-    return number
-
-
-def _not_negative(number: Decimal) -> Decimal:
-    if number < 0:
-        raise ValueError("must not be negative")
-    return number
-
-
-def _minutes(number: Decimal) -> Decimal:
-    if number > _MAX_MINUTES:
-        raise ValueError(f"must be at most {_MAX_MINUTES} (60 days)")
-    return _positive(number)
-
-
-Amount = Annotated[Decimal, BeforeValidator(_number), AfterValidator(_not_negative)]
-"""A number that is zero or more, exactly as written."""
-Positive = Annotated[Decimal, BeforeValidator(_number), AfterValidator(_positive)]
-Minutes = Annotated[Decimal, BeforeValidator(_number), AfterValidator(_minutes)]
-Name = Annotated[StrictStr, AfterValidator(_name)]
-Line = Annotated[StrictStr, Field(max_length=256), AfterValidator(_line_of_text)]
-OptionalLine = Annotated[StrictStr, Field(max_length=256), AfterValidator(_optional_line)]
-Command = Annotated[StrictStr, Field(max_length=_MAX_TEXT), AfterValidator(_command)]
-OptionalCommand = Annotated[StrictStr, Field(max_length=_MAX_TEXT), AfterValidator(_optional_command)]
-Variable = Annotated[StrictStr, AfterValidator(_variable)]
-TreePath = Annotated[StrictStr, Field(max_length=1024), AfterValidator(_tree_path)]
-TreePaths = Annotated[tuple[TreePath, ...], BeforeValidator(_list)]
-Direction = Literal["min", "max"]
 
 
 class _Table(BaseModel):
@@ -285,12 +130,10 @@ class GuardSpec(_Table):
 class InputSpec(_Table):
     """A file or folder that the benchmark reads and that is no part of the tree."""
 
-    path: Annotated[StrictStr, Field(max_length=1024), AfterValidator(_input_path)] = Field(
+    path: InputPath = Field(
         description="Relative to the target's checkout, or absolute on shared storage (where the site allows it)."
     )
-    digest: Annotated[StrictStr, AfterValidator(_digest)] = Field(
-        default="content", description='"content", or the expected "sha256:…".'
-    )
+    digest: Digest = Field(default="content", description='"content", or the expected "sha256:…".')
     hidden: StrictBool = Field(default=False, description="Mounted only for the score command.")
 
     @property
@@ -315,13 +158,13 @@ class Benchmark(_Table):
         default="", description="Command run from the base tree over the outputs, after the candidate is dead."
     )
     outputs: TreePaths = Field(default=(), description="Files and folders that the command leaves, kept as artifacts.")
-    seed_env: Annotated[StrictStr, AfterValidator(_optional_variable)] = Field(
+    seed_env: OptionalVariable = Field(
         default="", description="Variable that carries the paired seed. Empty: the command takes no seed."
     )
     deterministic: StrictBool = Field(
         default=False, description="The same tree (and seed) always gives the same number, so it is measured once."
     )
-    env: dict[Variable, Annotated[str, BeforeValidator(_value_of_variable)]] = Field(
+    env: dict[Variable, VariableText] = Field(
         default_factory=dict, description="Further environment variables of the command."
     )
     minutes: Minutes = Field(default=Decimal(60), description="Limit of the command itself, setup not counted.")
@@ -330,7 +173,7 @@ class Benchmark(_Table):
     gpus: Annotated[StrictInt, Field(ge=0, le=1024)] = Field(default=0, description="GPUs per node.")
     gpu_type: OptionalLine = Field(default="", description="GPU type; timings on different types don't compare.")
     nodes: Annotated[StrictInt, Field(ge=1, le=4096)] = Field(default=1, description="Nodes.")
-    lane: Annotated[StrictStr, AfterValidator(_lane)] = Field(
+    lane: LaneName = Field(
         default="", description='Lane of the settings to run in. Empty: "gpu" with gpus, else "default".'
     )
     image: OptionalLine = Field(default="", description="Container image. Empty: the lane's.")
@@ -348,14 +191,14 @@ class Benchmark(_Table):
     baseline: Literal["paired", "cached"] = Field(
         default="paired", description="Measure the base with each candidate, or reuse earlier base measurements."
     )
-    suite: Annotated[tuple[StrictStr, ...], BeforeValidator(_list)] = Field(
+    suite: Names = Field(
         default=(), description='Siblings measured when the diff touches scope.shared. "*" is all others.'
     )
     regression: RegressionSpec | None = Field(default=None, description="How much this benchmark may lose as sibling.")
-    guards: Annotated[tuple[GuardSpec, ...], BeforeValidator(_list)] = Field(
+    guards: Annotated[tuple[GuardSpec, ...], BeforeValidator(as_tuple)] = Field(
         default=(), description="Other metrics of the output line that must not get worse."
     )
-    inputs: Annotated[tuple[InputSpec, ...], BeforeValidator(_list)] = Field(
+    inputs: Annotated[tuple[InputSpec, ...], BeforeValidator(as_tuple)] = Field(
         default=(), description="Files and folders outside the tree that determine the result."
     )
     rule: Annotated[dict[str, Any], BeforeValidator(_rule_table)] = Field(
@@ -505,7 +348,7 @@ class Budgets(_Table):
 class Contract(_Table):
     """A target's statement of its benchmarks, scope and budgets."""
 
-    benchmarks: Annotated[tuple[Benchmark, ...], BeforeValidator(_list)] = Field(description="The benchmarks.")
+    benchmarks: Annotated[tuple[Benchmark, ...], BeforeValidator(as_tuple)] = Field(description="The benchmarks.")
     environment: EnvironmentSpec | None = Field(default=None, description="How the environment is built.")
     scope: Scope = Field(description="What a candidate may change.")
     budgets: Budgets = Field(default_factory=Budgets, description="Limits of this target.")
@@ -659,14 +502,6 @@ def _judging_problems(contract: Contract, parsed: ParsedToml) -> list[Problem]:
     return found
 
 
-# writing
-
-
-def _quoted(text: str) -> str:
-    # JSON's escapes are a subset of TOML's, except that TOML wants DEL escaped too
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def render_contract(
     *,
     command: str,
@@ -684,44 +519,21 @@ def render_contract(
     outputs: tuple[str, ...] = (),
 ) -> str:
     """A commented first contract. Raises ContractError, naming the key, for values that a contract may not have."""
-    paths = ", ".join(_quoted(path) for path in allowed)
-    lines = [
-        "# What outerloop may measure here, and what a candidate may change.",
-        "# Check it with: outerloop contract check",
-        "",
-        "[[benchmarks]]",
-        f"name = {_quoted(name)}",
-        f"command = {_quoted(command)}",
-        f"metric = {_quoted(metric)}          # the command prints a JSON object with this key as its last line",
-        f"direction = {_quoted(direction)}",
-    ]
-    if score:
-        lines.append(f"score = {_quoted(score)}          # run from the base tree, after the candidate is dead")
-    else:
-        lines.append('#score = "python -m bench.score out/result.json"   # else the candidate prints its own number')
-    lines.append(f"outputs = [{', '.join(_quoted(path) for path in outputs)}]" if outputs else "#outputs = []")
-    lines += [
-        f"seed_env = {_quoted(seed_env)}" if seed_env else '#seed_env = "SEED"          # a pair gets one seed',
-        "#deterministic = true        # the same tree always gives the same number",
-        f"minutes = {minutes}",
-        f"cpus = {cpus}",
-        f"memory_gb = {memory_gb}" if memory_gb is not None else "#memory_gb = 4",
-        f"gpus = {gpus}",
-        "min_delta = 0.0              # smallest gain that counts, in the metric's unit",
-        "min_delta_rel = 0.0          # the same as a fraction of the baseline; measure your noise first",
-        '#rule = { kind = "paired", pairs = 8 }   # several seeds instead of one pair',
-        "",
-        "[scope]",
-        f"allowed = [{paths}]          # the only paths that a candidate may change",
-        f"shared = [{', '.join(_quoted(path) for path in shared)}]          # changing these measures the suite too"
-        if shared
-        else "#shared = []",
-        "",
-        "#[budgets]",
-        "#gpu_hours = 8",
-        "#runs_per_week = 10",
-    ]
-    text = "\n".join(lines) + "\n"
+    text = contract_text(
+        command=command,
+        metric=metric,
+        direction=direction,
+        name=name,
+        allowed=allowed,
+        shared=shared,
+        minutes=minutes,
+        cpus=cpus,
+        memory_gb=memory_gb,
+        gpus=gpus,
+        seed_env=seed_env,
+        score=score,
+        outputs=outputs,
+    )
     try:
         parse_contract(text, CONTRACT_FILE)
     except ContractError as error:

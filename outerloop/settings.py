@@ -11,34 +11,41 @@ Precedence: arguments of `Settings(...)`, then environment variables (`OUTERLOOP
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from outerloop.compute.protocol import Lane
 from outerloop.problems import Problem, nearest, render, suggestion, translate
+from outerloop.settings_sections import (
+    BudgetSettings,
+    DispatchSettings,
+    Isolation,
+    LaneSettings,
+    LocalPath,
+    LocalSettings,
+    SlurmSettings,
+    WakeSettings,
+    asks_for_gpus,
+    home,
+)
+from outerloop.settings_text import settings_text
 from outerloop.toml_lines import ParsedToml, read_toml
 
 __all__ = [
@@ -59,78 +66,9 @@ __all__ = [
     "effective_backend",
 ]
 
-Isolation = Literal["none", "bwrap", "apptainer"]
-
 CONFIG_VARIABLE = "OUTERLOOP_CONFIG"
 _PREFIX = "OUTERLOOP_"
 _MAX_FILE_BYTES = 1 << 20
-
-_MEMORY_OPTIONS = frozenset({"--mem", "--mem-per-cpu", "--mem-per-gpu"})
-_GPU_OPTIONS = frozenset(
-    {"--gres", "--gpus", "-G", "--gpus-per-node", "--gpus-per-task", "--gpus-per-socket", "--tres-per-node"}
-)
-_FIELD_OF_OPTION = {
-    "--partition": "partition",
-    "-p": "partition",
-    "--account": "account",
-    "-A": "account",
-    "--qos": "qos",
-    "-q": "qos",
-    "--reservation": "reservation",
-}
-_OURS = frozenset(
-    {
-        "--job-name",
-        "-J",
-        "--output",
-        "-o",
-        "--error",
-        "-e",
-        "--dependency",
-        "-d",
-        "--array",
-        "-a",
-        "--time",
-        "-t",
-        "--export",
-        "--export-file",
-        "--parsable",
-        "--wrap",
-        "--requeue",
-        "--no-requeue",
-        "--open-mode",
-        "--chdir",
-        "-D",
-        "--begin",
-        "-b",
-        "--nodes",
-        "-N",
-        "--ntasks",
-        "-n",
-        "--cpus-per-task",
-        "-c",
-        "--exclude",
-        "-x",
-        "--test-only",
-        "--wait",
-        "-W",
-        "--hold",
-        "-H",
-    }
-)
-"""sbatch options that the job builder sets itself, per job; a lane that sets them too would break exactly-once."""
-
-
-_SHORTEST_ABBREVIATION = len("--no")
-
-
-def _meant(name: str, known: Iterable[str]) -> str | None:
-    """The option of `known` that sbatch would take `name` for, or None."""
-    for option in known:
-        abbreviated = name.startswith("--") and len(name) >= _SHORTEST_ABBREVIATION and option.startswith(name)
-        if name == option or abbreviated:
-            return option
-    return None
 
 
 class SettingsError(Exception):
@@ -144,200 +82,6 @@ class SettingsError(Exception):
 
 class LaneError(SettingsError):
     """There is no lane for the work, or the one that it asks for is too small. The text names the setting."""
-
-
-def _home() -> Path:
-    # HOME may be unset or unwritable in a job; the account's own folder is then in the password database
-    try:
-        return Path.home()
-    except RuntimeError:
-        return Path("/")  # an account without a password entry; nothing is written there, `state` must be set
-
-
-def _default_state() -> Path:
-    return _home() / "outerloop"
-
-
-def _local_path(value: Any) -> Any:
-    """`~` is the account's home. Relative paths are refused: cron, a shell and a job start in different folders."""
-    if isinstance(value, (str, Path)) and str(value):
-        if "\0" in str(value):
-            raise ValueError("contains a null byte")
-        try:
-            expanded = Path(value).expanduser()
-        except RuntimeError:
-            raise ValueError("~ can't be expanded: there is no such account or it has no home folder") from None
-        if not expanded.is_absolute():
-            raise ValueError("must be an absolute path (or begin with ~/)")
-        return expanded
-    if value == "":
-        raise ValueError("must not be empty")
-    return value
-
-
-def _optional_path(value: Any) -> Any:
-    return None if value == "" else _local_path(value)
-
-
-def _options(value: Any) -> Any:
-    # an environment variable holds one string
-    if isinstance(value, str):
-        try:
-            return json.loads(value) if value.lstrip().startswith("[") else shlex.split(value)
-        except ValueError as error:
-            raise ValueError(f"can't be split into options: {error}") from None
-    return value
-
-
-LocalPath = Annotated[Path, BeforeValidator(_local_path)]
-OptionalPath = Annotated[Path | None, BeforeValidator(_optional_path)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
-class SlurmSettings(_Section):
-    """How the Slurm command line is reached."""
-
-    bin_dir: OptionalPath = Field(
-        default=None, description="Folder of sbatch, squeue, sacct and scancel. Empty: looked up in PATH."
-    )
-    conf: OptionalPath = Field(
-        default=None, description="slurm.conf, given to the tools as SLURM_CONF. Empty: the site's own default."
-    )
-    user: str = Field(default="", description="Account whose jobs are listed. Empty: the one that runs outerloop.")
-    sbatch_timeout_seconds: float = Field(
-        default=60.0, gt=0, description="A submission without an answer for so long has an unknown outcome."
-    )
-    query_timeout_seconds: float = Field(
-        default=60.0, gt=0, description="squeue, sacct and scontrol count as not answering after so long."
-    )
-    accounting: Literal["auto", "on", "off"] = Field(
-        default="auto", description="Whether sacct is asked. auto: unless the site turned out to have none."
-    )
-    api: Literal["auto", "cli", "pyslurm"] = Field(
-        default="auto", description="Command line or pyslurm. auto: pyslurm where it loads and fits the cluster."
-    )
-    submit_from_jobs: Literal["auto", "yes", "no"] = Field(
-        default="auto", description="Whether compute nodes may run sbatch and reach the record (wake jobs need both)."
-    )
-
-
-class LocalSettings(_Section):
-    """The local backend: jobs as processes of this machine."""
-
-    cpus: int = Field(
-        default_factory=lambda: os.cpu_count() or 1, ge=1, description="CPUs that local jobs may use together."
-    )
-    gpus: int = Field(default=0, ge=0, description="GPUs that local jobs may use together.")
-
-
-class LaneSettings(_Section):
-    """One named place to run. Empty text says nothing to Slurm about it."""
-
-    partition: str = Field(default="", description="Slurm partition. Empty: the cluster's default.")
-    account: str = Field(default="", description="Slurm account. Empty: the default lane's.")
-    qos: str = Field(default="", description="Quality of service.")
-    reservation: str = Field(default="", description="Reservation to run in.")
-    gpu_flag: Literal["gpus-per-node", "gres", "gpus", "none"] = Field(
-        default="gpus-per-node", description="How this site wants GPUs to be asked for."
-    )
-    gpu_type: str = Field(default="", description="GPU type, as the site spells it, for work that names none.")
-    memory_flag: Literal["mem", "mem-per-cpu", "none"] = Field(
-        default="mem", description="The one form in which memory is asked for. none: the site refuses memory requests."
-    )
-    max_minutes: float | None = Field(
-        default=None, gt=0, description="Longest walltime of this lane. Longer work is refused before it is submitted."
-    )
-    prologue: str = Field(
-        default="", description="Shell lines before the work: module loads, extra PATH. Part of a result's identity."
-    )
-    cache_seed: OptionalPath = Field(
-        default=None, description="Folder copied into each job's scratch caches: warmed kernels, wheels."
-    )
-    extra: Annotated[tuple[str, ...], BeforeValidator(_options)] = Field(
-        default=(), description='Further sbatch options, such as ["--constraint=a100"].'
-    )
-    isolation: Isolation | None = Field(default=None, description="Overrides the deployment's isolation in this lane.")
-    image: OptionalPath = Field(
-        default=None, description="Container image for apptainer, unless the benchmark names one."
-    )
-
-    @field_validator("extra")
-    @classmethod
-    def _options_fit(cls, options: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        for option in options:
-            if not option.strip() or "\0" in option or "\n" in option:
-                raise ValueError("an option must be one non-empty line")
-            # getopt takes -pgpu for -p gpu, and any unique beginning of a long option
-            name = option.split("=", 1)[0].split()[0] if option.startswith("--") else option[:2]
-            owned = _meant(name, _FIELD_OF_OPTION)
-            if owned:
-                raise ValueError(f"{option} has a setting of its own: {_FIELD_OF_OPTION[owned]}")
-            memory_flag = info.data.get("memory_flag", "none")
-            if _meant(name, _MEMORY_OPTIONS) and memory_flag != "none":
-                raise ValueError(
-                    f'{option} asks for memory a second time beside memory_flag = "{memory_flag}";'
-                    ' Slurm refuses that. Remove it, or set memory_flag = "none"'
-                )
-            gpu_flag = info.data.get("gpu_flag", "none")
-            if _meant(name, _GPU_OPTIONS) and gpu_flag != "none":
-                raise ValueError(
-                    f'{option} asks for GPUs a second time beside gpu_flag = "{gpu_flag}";'
-                    ' remove it, or set gpu_flag = "none"'
-                )
-            if _meant(name, _OURS):
-                raise ValueError(f"{option} is set by outerloop for each job and can't be set for a lane")
-        return options
-
-
-class WakeSettings(_Section):
-    """Jobs that resume a parked run when what it waits for has ended."""
-
-    mode: Literal["auto", "always", "never"] = Field(
-        default="auto", description="auto: a wake job unless the tick's heartbeat is fresh enough to rely on."
-    )
-    lane: str = Field(default="", description='Lane of wake jobs. Empty: "wake" if there is such a lane, else default.')
-    minutes: float = Field(default=10.0, gt=0, description="Walltime of a wake job.")
-    cap: int = Field(default=20, ge=0, description="Live wake jobs per owner; runs beyond it wait for the tick.")
-    cadence_seconds: float = Field(default=300.0, gt=0, description="How often the tick runs (cron, or tick --loop).")
-
-
-class DispatchSettings(_Section):
-    """Patience, in seconds by the database's clock, and the number of tries."""
-
-    grace_seconds: float = Field(
-        default=60.0, ge=0, description="How long files may lag behind the queue before their absence means anything."
-    )
-    intent_patience_seconds: float = Field(
-        default=180.0, ge=0, description="Age at which an unanswered submission is looked for in queue and history."
-    )
-    max_attempts: int = Field(
-        default=3, ge=1, description="Attempts of a slot that infrastructure may use up before its runs are blocked."
-    )
-    backoff_seconds: float = Field(default=60.0, ge=0, description="Wait before the second attempt; then doubled.")
-    lease_seconds: float = Field(
-        default=300.0, gt=0, description="How long a process may work on a run before another may take over."
-    )
-    margin_minutes: float = Field(
-        default=5.0, ge=0, description="Walltime beyond a benchmark's minutes, for setup, scoring and our own stop."
-    )
-    gone_grace_seconds: float = Field(
-        default=120.0,
-        ge=0,
-        description="How long a job is absent from queue and history before it counts as lost.",
-    )
-    preempt_grace_seconds: float = Field(
-        default=300.0, ge=0, description="How long a preempted job may be unlisted before a new attempt is made."
-    )
-
-
-class BudgetSettings(_Section):
-    """Limits of this deployment, on top of each target's own."""
-
-    gpu_hours: float | None = Field(default=None, ge=0, description="GPU-hours per target. Unset: no limit.")
-    runs_per_week: int | None = Field(default=None, ge=0, description="Runs per target and week. Unset: no limit.")
 
 
 _file: ContextVar[Mapping[str, Any] | None] = ContextVar("outerloop_settings_file", default=None)
@@ -434,7 +178,7 @@ class Settings(BaseSettings):
     )
 
     state: LocalPath = Field(
-        default_factory=_default_state,
+        default_factory=lambda: home() / "outerloop",
         description="State folder, on a file system that compute nodes share: slots, runs, mirrors, champions, inbox.",
     )
     database_url: Annotated[SecretStr, AfterValidator(_with_driver)] = Field(
@@ -547,7 +291,7 @@ def config_path() -> Path:
     named = os.environ.get(CONFIG_VARIABLE)
     if named:
         return Path(named).expanduser()
-    base = os.environ.get("XDG_CONFIG_HOME") or str(_home() / ".config")
+    base = os.environ.get("XDG_CONFIG_HOME") or str(home() / ".config")
     return Path(base) / "outerloop" / "config.toml"
 
 
@@ -656,7 +400,7 @@ def choose_lane(settings: Settings, benchmark_lane: str, gpus: int) -> tuple[str
             return name, LaneSettings()
         why = " and the benchmark asks for it" if benchmark_lane else " and the work needs GPUs" if gpus > 0 else ""
         raise _no_lane(settings, name, why)
-    if gpus > 0 and found.gpu_flag == "none" and not any(o.split("=")[0] in _GPU_OPTIONS for o in found.extra):
+    if gpus > 0 and found.gpu_flag == "none" and not asks_for_gpus(found.extra):
         raise LaneError(
             "settings",
             [Problem(0, ("lanes", name, "gpu_flag"), 'is "none", but the work needs GPUs')],
@@ -666,73 +410,13 @@ def choose_lane(settings: Settings, benchmark_lane: str, gpus: int) -> tuple[str
     return name, found
 
 
-# the file that init writes
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(_toml(part) for part in value) + "]"
-    if isinstance(value, SecretStr):
-        return _toml(value.get_secret_value())
-    text = "" if value is None else str(value)
-    # JSON's escapes are a subset of TOML's, except that TOML also wants DEL escaped
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _choices(annotation: Any) -> str:
-    found = [part for part in get_args(annotation) if isinstance(part, str)]
-    return " (" + " | ".join(found) + ")" if found else ""
-
-
-_UNSET_EXAMPLES = {"max_minutes": "1440", "gpu_hours": "100", "runs_per_week": "50", "isolation": '"bwrap"'}
-"""Shown, commented out, for settings whose default is "not set", which TOML can't write."""
-
-
-def _entries(model: type[BaseModel], values: Mapping[str, Any], defaults: BaseModel | None) -> list[str]:
-    written: list[str] = []
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            continue
-        if name == "lanes":
-            continue
-        written.append(f"# {field.description}{_choices(field.annotation)}")
-        if name in values:
-            written.append(f"{name} = {_toml(values[name])}")
-        else:
-            default = getattr(defaults, name) if defaults is not None else field.get_default(call_default_factory=True)
-            example = _UNSET_EXAMPLES.get(name) if default is None else None
-            written.append(f"#{name} = {example if example is not None else _toml(default)}")
-    return written
-
-
 def default_config(values: Mapping[str, Any] | None = None) -> str:
     """A commented config.toml. `values` (nested like the file) are written; all else stands there commented out.
 
     `default_config({"state": "/scratch/me/outerloop", "lanes": {"default": {"partition": "cpu"}}})`. Raises
     SettingsError for values that the settings would refuse.
     """
-    given = dict(values or {})
-    text = [
-        "# outerloop's settings for this account. Every line can also be an environment variable:",
-        "# OUTERLOOP_STATE, OUTERLOOP_SLURM__BIN_DIR, OUTERLOOP_LANES__GPU__PARTITION, …",
-        "",
-    ]
-    text += _entries(Settings, given, None)
-    for name, field in Settings.model_fields.items():
-        kind = field.annotation
-        if name == "lanes":
-            lanes: Mapping[str, Any] = given.get("lanes") or {}
-            for lane in lanes or ["default"]:
-                text += ["", f"# {field.description}", f"[lanes.{lane}]" if lanes else "#[lanes.default]"]
-                text += _entries(LaneSettings, lanes[lane] if lanes else {}, None)
-        elif isinstance(kind, type) and issubclass(kind, BaseModel):
-            text += ["", f"# {field.description}", f"[{name}]"]
-            text += _entries(kind, given.get(name) or {}, None)
-    written = "\n".join(text) + "\n"
+    written = settings_text(Settings, LaneSettings, values or {})
     _refuse_bad(written)
     return written
 
