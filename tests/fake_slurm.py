@@ -162,4 +162,4 @@ def squeue_row(
     ended: str = "N/A",
 ) -> str:
     """A row as the backend's listing asks squeue for it."""
-    return f"{job_id}|{state}|2026-01-02T03:04:05|{started}|{ended}|{node}|{reason}|{name}"
+    return f"row|{job_id}|{state}|2026-01-02T03:04:05|{started}|{ended}|{node}|{reason}|{name}"

@@ -47,6 +47,10 @@ SUBMIT_TIMEOUT_SECONDS = 150.0
 QUERY_TIMEOUT_SECONDS = 120.0
 
 _SEPARATOR = "|"
+# Every row of squeue begins with this word of ours, so that a name with a newline in it is not taken for two rows.
+_ROW = "row|"
+_SQUEUE_ROW = re.compile(re.escape(_ROW))
+_SACCT_ROW = re.compile(r"\d[\d_+\[\],:%-]*\|", re.ASCII)
 _SQUEUE_FIELDS = ("%i", "%T", "%V", "%S", "%e", "%N", "%r", "%j")
 _SACCT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "JobName")
 
@@ -54,6 +58,9 @@ _SACCT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeLi
 # SLURM_BITSTR_LEN=0 keeps Slurm from cutting the task list of an array.
 _QUERY_ENVIRONMENT = {"TZ": "UTC0", "SLURM_BITSTR_LEN": "0"}
 _ISO = "%Y-%m-%dT%H:%M:%S"
+
+# For seconds after a job ended, sacct of 22.05 shows this instead of its name, beside the right state and exit code.
+_NAME_NOT_KNOWN_YET = "allocation"
 
 # Far below the kernel's limit on arguments, and few enough for one request to a busy controller.
 _CANCEL_BATCH = 500
@@ -136,18 +143,22 @@ class SlurmCli:
     # ------------------------------------------------------------------------------------------- questions
 
     def listing(self) -> Listing | NoAnswer:
-        """One squeue: all our jobs in all states and partitions, one row per array task."""
+        """One squeue: all our jobs in all states and partitions, one row per array task.
+
+        Pending tasks of an array come as one range, which is expanded here: `squeue -r` of 22.05 leaves out the last
+        task of an array with a step (0-20:2 shows no 20).
+        """
         whose = f"--user={self._user}" if self._user else "--me"
         result = self._ask(
             "squeue",
-            ["-h", "-a", "-r", "-t", "all", whose, "-o", _SEPARATOR.join(_SQUEUE_FIELDS)],
+            ["-h", "-a", "-t", "all", whose, "-o", _ROW + _SEPARATOR.join(_SQUEUE_FIELDS)],
         )
         trouble = _trouble("squeue", result)
         if trouble:
             return trouble
         rows: list[JobRow] = []
         bad = 0
-        for line in result.stdout.splitlines():
+        for line in _rows(result.stdout, _SQUEUE_ROW):
             try:
                 rows.extend(_squeue_row(line))
             except ValueError as error:
@@ -161,6 +172,7 @@ class SlurmCli:
         """One sacct about jobs since the epoch second `since`, rows of the ids (an array's id covers its tasks) and
         names asked for. Whoever matches a row checks its name and submit time too: ids are used again.
 
+        A row's name is empty while accounting does not know it yet (seconds, on 22.05): such a row was asked for by id.
         sacct shows 127 for exit codes from 128 up, 0 for TIMEOUT and CANCELLED, and on 22.05 lags: empty just after
         a submit. A held or dependency-pending job that is asked for by name stands in the listing only.
         """
@@ -186,7 +198,7 @@ class SlurmCli:
         if trouble:
             return trouble
         rows = []
-        for line in result.stdout.splitlines():
+        for line in _rows(result.stdout, _SACCT_ROW):
             try:
                 seen = _sacct_row(line)
             except ValueError as error:
@@ -297,7 +309,22 @@ def _split(line: str, count: int) -> list[str]:
     return parts
 
 
+def _rows(text: str, beginning: re.Pattern[str]) -> list[str]:
+    """Rows whose last field, a name, may hold newlines: a line that does not begin like a row goes on with the one
+    before it."""
+    rows: list[str] = []
+    for line in text.split("\n")[:-1]:
+        if beginning.match(line) or not rows:
+            rows.append(line)
+        else:
+            rows[-1] += "\n" + line
+    return rows
+
+
 def _squeue_row(line: str) -> list[JobRow]:
+    if not line.startswith(_ROW):
+        raise ValueError("not a row that we asked for")
+    line = line.removeprefix(_ROW)
     job, state, submitted, started, ended, node, reason, name = _split(line, len(_SQUEUE_FIELDS))
     seen = parse_state(state)
     return [
@@ -325,7 +352,7 @@ def _sacct_row(line: str) -> list[JobRow]:
     return [
         JobRow(
             job_id=job_id,
-            name=name,
+            name="" if name == _NAME_NOT_KNOWN_YET else name,
             state=seen.state,
             exit_code=code if seen.state.final else None,
             signal=signal if seen.state.final else None,

@@ -107,6 +107,7 @@ class ComputeContract:
         bench.until_state(job_id, JobState.FAILED)
         bench.until(lambda: bench.history([job_id]).get(job_id) is not None, "the history to know the job")
         bench.until(lambda: bench.history([job_id])[job_id].exit_code == 7, "the exit code")
+        bench.until(lambda: bench.history([job_id])[job_id].name, "the name")
         row = bench.history([job_id])[job_id]
         assert (row.state, row.signal, row.name) == (JobState.FAILED, None, "failing")
 
