@@ -120,6 +120,23 @@ class Training:
         return sorted(int(path.name.removeprefix("step-")) for path in self.checkpoints.glob("step-*"))
 
 
+@pytest.fixture(scope="session")
+def plain(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The steps of the script without the helper and without interruption, run once for each configuration."""
+    known: dict[str, Steps] = {}
+
+    def steps(**config: Any) -> Steps:
+        key = json.dumps(config, sort_keys=True)
+        if key not in known:
+            script = Training(zygote, tmp_path_factory.mktemp("plain"), config | {"helper": False})
+            assert script.run() == [0], script.log
+            known[key] = script.steps()
+            assert len(known[key]) == config.get("steps", 20)
+        return known[key]
+
+    return steps
+
+
 @pytest.fixture
 def training(zygote: Zygote, tmp_path: Path) -> Any:
     """Makes trainings: training("name", steps=…)."""

@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,17 +19,13 @@ Make = Callable[..., Training]
 LOADERS = ("shuffle", "sequence", "generator", "weighted", "own sampler", "stream", "single", "stateful", "none")
 
 
-def plain(training: Make, **config: Any) -> Steps:
-    """The steps of the same script without the helper and without interruption."""
-    script = training("plain", helper=False, **config)
-    assert script.run() == [0], script.log
-    steps = script.steps()
-    assert len(steps) == config.get("steps", 20)
-    return steps
+Plain = Callable[..., Steps]
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-def test_a_script_killed_at_random_steps_has_the_losses_of_the_plain_script(training: Make, loader: str) -> None:
+def test_a_script_killed_at_random_steps_has_the_losses_of_the_plain_script(
+    training: Make, plain: Plain, loader: str
+) -> None:
     """Covers the order, dropout, noise from three streams, optimizer and scheduler, over three epochs."""
     if loader == "stateful":
         pytest.importorskip("torchdata", reason="torchdata is not installed")
@@ -45,14 +40,14 @@ def test_a_script_killed_at_random_steps_has_the_losses_of_the_plain_script(trai
     codes += killed.run()
     assert codes == [-9, -9, -9, 0], killed.log
     # StatefulDataLoader draws its seed when it is built, before prepare: its own plain order is the reference.
-    assert killed.steps() == plain(training, **config), f"seed {seed}"
+    assert killed.steps() == plain(**config), f"seed {seed}"
     # torchdata warns about a torch function of its own use.
     assert killed.log == "" or loader == "stateful"
 
 
-def test_a_process_killed_anywhere_even_while_saving_goes_on_exactly(training: Make) -> None:
+def test_a_process_killed_anywhere_even_while_saving_goes_on_exactly(training: Make, plain: Plain) -> None:
     config = {"steps": 60, "every": 1, "samples": 50}
-    reference = plain(training, **config)
+    reference = plain(**config)
     killed = training("killed", **config)
     draw = random.Random()
     kills = 0
@@ -68,25 +63,25 @@ def test_a_process_killed_anywhere_even_while_saving_goes_on_exactly(training: M
     assert killed.steps() == reference
 
 
-def test_worker_processes_keep_the_order_over_a_kill(training: Make) -> None:
+def test_worker_processes_keep_the_order_over_a_kill(training: Make, plain: Plain) -> None:
     config = {"workers": 2, "steps": 12, "every": 2}
     killed = training("killed", **config)
     assert killed.run(kill={"step": 9, "signal": "SIGKILL"}) == [-9]
     assert killed.run() == [0], killed.log
-    assert killed.steps() == plain(training, **config)
+    assert killed.steps() == plain(**config)
 
 
-def test_the_helper_changes_nothing_when_no_folder_is_given(training: Make) -> None:
+def test_the_helper_changes_nothing_when_no_folder_is_given(training: Make, plain: Plain) -> None:
     bare = training("bare", env={"OUTERLOOP_CKPT_DIR": "", "OUTERLOOP_OUTPUT_DIR": ""})
     assert bare.run() == [0], bare.log
-    assert bare.steps() == plain(training)
+    assert bare.steps() == plain()
     assert sorted(path.name for path in bare.folder.iterdir()) == ["log.txt", "losses-0.jsonl"]
     # Without a place to save to, SIGTERM keeps its meaning.
     assert bare.run(kill={"step": 3, "signal": "SIGTERM"}) == [-signal.SIGTERM]
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_a_stop_saves_marks_and_exits_75_and_going_on_removes_the_mark(training: Make, name: str) -> None:
+def test_a_stop_saves_marks_and_exits_75_and_going_on_removes_the_mark(training: Make, plain: Plain, name: str) -> None:
     stopped = training("stopped", every=1000)
     assert stopped.run(kill={"step": 7, "signal": name}) == [75], stopped.log
     marker = json.loads((stopped.checkpoints / "requeue.json").read_text())
@@ -99,7 +94,7 @@ def test_a_stop_saves_marks_and_exits_75_and_going_on_removes_the_mark(training:
     assert not (stopped.checkpoints / "requeue.json").exists()
     lines = [line["step"] for line in stopped.lines()]
     assert lines == list(range(20)), "a stop loses no step"
-    assert stopped.steps() == plain(training)
+    assert stopped.steps() == plain()
     run = json.loads((stopped.folder / "out" / "run.json").read_text())
     assert (run["state"], run["start_step"], run["restored_step"]) == ("finished", 8, 7)
 
@@ -156,7 +151,7 @@ def _damage(folder: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped", "missing", "no manifest", "half a manifest", "empty"])
-def test_a_torn_checkpoint_is_passed_over_for_the_older_one(training: Make, how: str) -> None:
+def test_a_torn_checkpoint_is_passed_over_for_the_older_one(training: Make, plain: Plain, how: str) -> None:
     torn = training("torn")
     assert torn.run(kill={"step": 11, "signal": "SIGKILL"}) == [-9]
     assert torn.saved() == [6, 9]
@@ -168,10 +163,10 @@ def test_a_torn_checkpoint_is_passed_over_for_the_older_one(training: Make, how:
     # The torn one no longer counts among the two that are kept, and half-written ones are swept.
     assert sorted(path.name for path in torn.checkpoints.iterdir()) == ["step-0000000009", "step-0000000012"]
     assert torn.run() == [0]
-    assert torn.steps() == plain(training)
+    assert torn.steps() == plain()
 
 
-def test_with_every_checkpoint_torn_training_begins_anew_and_says_so(training: Make) -> None:
+def test_with_every_checkpoint_torn_training_begins_anew_and_says_so(training: Make, plain: Plain) -> None:
     torn = training("torn")
     assert torn.run(kill={"step": 11, "signal": "SIGKILL"}) == [-9]
     for folder in torn.checkpoints.glob("step-*"):
@@ -179,17 +174,17 @@ def test_with_every_checkpoint_torn_training_begins_anew_and_says_so(training: M
     assert torn.run() == [0]
     assert "none of the checkpoints" in torn.log
     assert torn.lines()[12]["step"] == 0
-    assert torn.steps() == plain(training)
+    assert torn.steps() == plain()
 
 
-def test_a_moved_folder_restores(training: Make, tmp_path: Path) -> None:
+def test_a_moved_folder_restores(training: Make, plain: Plain, tmp_path: Path) -> None:
     run = training("run")
     assert run.run(kill={"step": 11, "signal": "SIGKILL"}) == [-9]
     shutil.move(run.checkpoints, tmp_path / "elsewhere")
     run.env["OUTERLOOP_CKPT_DIR"] = str(tmp_path / "elsewhere")
     assert run.run() == [0], run.log
     assert run.lines()[12]["step"] == 10
-    assert run.steps() == plain(training)
+    assert run.steps() == plain()
 
 
 def test_a_checkpoint_of_another_script_is_refused_by_name(training: Make) -> None:
@@ -201,7 +196,7 @@ def test_a_checkpoint_of_another_script_is_refused_by_name(training: Make) -> No
     assert run.saved() == before
 
 
-def test_another_batch_size_goes_on_at_the_same_sample(training: Make) -> None:
+def test_another_batch_size_goes_on_at_the_same_sample(training: Make, plain: Plain) -> None:
     run = training("run", samples=24, every=1)
     assert run.run(kill={"step": 4, "signal": "SIGKILL"}) == [-9]
     assert run.run(batch=6, steps=10, kill={"step": 5, "signal": "SIGKILL"}) == [-9], run.log
@@ -209,7 +204,7 @@ def test_another_batch_size_goes_on_at_the_same_sample(training: Make) -> None:
     # Step 4 was done twice, with 4 and then with 6 samples; 16 + 6 + 2 make the epoch, whatever the batches.
     seen = {line["step"]: line["ids"] for line in run.lines()}
     assert [len(seen[step]) for step in range(10)] == [4, 4, 4, 4, 6, 2, 6, 6, 6, 6]
-    order = [i for _, ids in plain(training, samples=24, steps=6).values() for i in ids]
+    order = [i for _, ids in plain(samples=24, steps=6).values() for i in ids]
     assert [i for step in range(6) for i in seen[step]] == order
     assert sorted(i for step in range(6, 10) for i in seen[step]) == list(range(24))
 
@@ -223,7 +218,7 @@ def test_a_disk_that_refuses_a_save_does_not_end_the_training(training: Make) ->
     link.symlink_to(run.checkpoints)
     (run.folder / "file").write_text("")
     (run.folder / "other").symlink_to(run.folder / "file")
-    (pid,) = run.start(steps=3000, every=50)
+    (pid,) = run.start(steps=600, every=10)
     deadline = time.monotonic() + 60
     while not run.saved():
         assert time.monotonic() < deadline, run.log
@@ -234,7 +229,7 @@ def test_a_disk_that_refuses_a_save_does_not_end_the_training(training: Make) ->
     facts = json.loads((run.folder / "out" / "run.json").read_text())
     assert facts["checkpoint"]["count"] >= 1
     assert facts["checkpoint"]["failed"] >= 1
-    assert len(run.steps()) == 3000
+    assert len(run.steps()) == 600
 
 
 def test_what_a_run_reports(training: Make) -> None:

@@ -168,7 +168,7 @@ def test_a_training_that_changes_its_layout_stays_the_same_training(training: Ma
 
 
 def test_a_disk_that_refuses_one_ranks_part_stops_neither(training: Make) -> None:
-    run = training("run", **COMMON | {"steps": 400, "every": 50})
+    run = training("run", **COMMON | {"steps": 150, "every": 10})
     link = run.folder / "link"
     run.env["OUTERLOOP_CKPT_DIR"] = str(link)
     link.symlink_to(run.checkpoints)
@@ -183,7 +183,7 @@ def test_a_disk_that_refuses_one_ranks_part_stops_neither(training: Make) -> Non
     (run.folder / "other").replace(link)
     assert run.wait(pids) == [0, 0], run.log
     assert "could not be saved" in run.log
-    assert len(run.steps(1)) == 400
+    assert len(run.steps(1)) == 150
 
 
 def test_loaders_that_are_not_split_are_left_alone_with_a_warning_and_still_resume(training: Make) -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
 import time
 import traceback
+import warnings
 from typing import Any
 
 import training
@@ -60,7 +62,11 @@ def run_and_exit(config: dict[str, Any]) -> None:
 
     code = 0
     try:
-        training.main(config)
+        if "script" in config:
+            warnings.simplefilter("error")
+            runpy.run_path(config["script"], run_name="__main__")
+        else:
+            training.main(config)
     except SystemExit as stop:
         code = int(stop.code or 0)
     except BaseException as error:
