@@ -33,6 +33,8 @@ ALLOWED = {
     ("record/server/processes.py", "*"),
     # A doorbell marker that is lost rings again with the next tick's listing.
     ("controller/tick.py", "_doorbells"),
+    # Doctor tries links and renames on files of its own and removes them.
+    ("controller/doctor/host.py", "_durable"),
 }
 
 

@@ -1,0 +1,48 @@
+"""Does this site fit the settings? One finding a line, each with what to change.
+
+Covered: settings, interpreter, state folder, record, tools and limits of the cluster, lanes, sandbox, a real job, what
+cron finds, what a personal deployment can promise. Changes nothing: the files it tries itself with are removed again.
+`examine` may be imported from here; each check is in the file of its subject. Not covered: wording for terminals
+(cli.setup), repairing anything.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from outerloop.controller.doctor.cluster import backend, isolation, lanes
+from outerloop.controller.doctor.cron import cron_environment, crontab_line, promise, tick_line
+from outerloop.controller.doctor.database import record
+from outerloop.controller.doctor.finding import FAIL, OK, WARN, Check, Finding, Site
+from outerloop.controller.doctor.host import git, python, state
+from outerloop.controller.doctor.job import node_job
+from outerloop.settings import Settings, SettingsError, effective_backend
+from outerloop.slots import StateRoot
+
+__all__ = ["FAIL", "OK", "WARN", "Finding", "crontab_line", "examine"]
+
+
+def examine(config: Path, *, job: bool, cron: bool, probe_seconds: float) -> Iterator[Finding]:
+    """Every finding, as it is made. `config` is the file that the settings are read from."""
+    try:
+        settings = Settings.load()
+    except SettingsError as error:
+        yield Finding("config", FAIL, str(error), f"edit {config}")
+        return
+    if config.is_file():
+        yield Finding("config", OK, f"{config}")
+    else:
+        yield Finding("config", WARN, f"{config} does not exist, so the defaults hold", "run `outerloop init`")
+    site = Site(settings, config, StateRoot(settings.state), effective_backend(settings), probe_seconds=probe_seconds)
+    checks: list[Check] = [python, git, state, record, backend, lanes, isolation]
+    if job:
+        checks.append(node_job)
+    checks.append(cron_environment if cron else tick_line)
+    checks.append(promise)
+    for check in checks:
+        try:
+            yield from check(site)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            yield Finding(check.__name__.replace("_", " "), FAIL, f"{type(error).__name__}: {error}")
