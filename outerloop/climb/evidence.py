@@ -69,8 +69,8 @@ def pairs_of(
     """The pairs of these requests, and the base readings in order.
 
     Every request must have a reading with a value. Raises EvidenceError when a partner is missing, a seed is
-    not the planned one or occurs twice, the two sides saw different CPU counts or images, or one measurement
-    was counted twice.
+    not the planned one (a plan has no seed twice), the two sides saw different CPU counts or images, or one
+    measurement was counted twice.
     """
     sides: dict[str, dict[int, Reading]] = {"base": {}, "candidate": {}}
     for request in requests:
@@ -103,20 +103,14 @@ def pairs_of(
 
 
 def _refuse_repeats(benchmark: BenchmarkRule, side: str, members: Mapping[int, Reading]) -> None:
-    seeds: dict[int, str] = {}
     slots: dict[str, str] = {}
     for reading in members.values():
-        seed, slot = reading.facts.seed, reading.facts.slot
-        if benchmark.seeded and seed in seeds:
-            raise EvidenceError(
-                f"{seeds[seed]} and {reading.role} ran with the same seed {seed}: a pair set uses a seed once"
-            )
+        slot = reading.facts.slot
         if slot and slot in slots:
             raise EvidenceError(
                 f"{slots[slot]} and {reading.role} are one measurement (slot {slot[:12]}): the {side} side of"
                 f" {benchmark.name} would count it twice"
             )
-        seeds[seed] = reading.role
         slots[slot] = reading.role
 
 

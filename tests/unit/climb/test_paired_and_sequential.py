@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from outerloop.climb import NeedMore, Paired, Sequential, Verdict, Waiting, judge, next_step, plan_measures
+from outerloop.climb.plan import climbed_requests
 from outerloop.climb.sequential import look_schedule, wald_bounds
 from outerloop.climb.simulate import paired_climbs, sequential_climbs
 from tests.unit.climb.builders import Lab, benchmark, paired_values, pending, plan
@@ -172,3 +173,15 @@ def test_recomputing_from_the_roles_that_were_read_gives_the_same_verdict() -> N
     assert again == verdict
     assert Verdict.from_json(verdict.to_json()) == verdict
     assert set(verdict.findings.roles) <= {m.role for m in plan_measures(climb, lab.readings)}
+
+
+def test_readings_beyond_the_stopping_look_change_nothing() -> None:
+    climb = plan(benchmark(rule=Sequential(min_pairs=8)))
+    values = from_gains([3, 2, 4, 3, 1, 5, 3, 2] * 4 + [-500] * 98)
+    lab = Lab(values)
+    verdict = lab.run(climb)
+    assert isinstance(verdict, Verdict)
+    assert verdict.outcome == "accepted"
+    everything = {m.role: lab.answer(m) for m in climbed_requests(climb, 130)}
+    assert len(everything) > len(lab.readings)
+    assert next_step(climb, everything) == verdict

@@ -15,6 +15,7 @@ from outerloop.climb import (
     Sequential,
     Threshold,
     Verdict,
+    Waiting,
     alpha_share,
     next_step,
     plan_measures,
@@ -23,7 +24,7 @@ from outerloop.climb import (
     total_alpha,
 )
 from outerloop.climb.findings import Failure
-from tests.unit.climb.builders import Lab, benchmark, paired_values, plan, reading
+from tests.unit.climb.builders import Lab, benchmark, failed, paired_values, pending, plan, reading
 
 
 def verdict_of(climb, values) -> Verdict:
@@ -233,3 +234,15 @@ def test_verdicts_that_the_controller_reaches_carry_their_reason() -> None:
     assert (moved.outcome, moved.reason) == ("rejected", "superseded")
     assert "changed 3 times" in moved.sentence
     assert moved.findings.climbed == accepted.findings.climbed
+
+
+def test_any_cached_base_value_shows_that_the_base_works() -> None:
+    climb = plan(benchmark(baseline="cached"))
+    requests = {m.role: m for m in plan_measures(climb, {})}
+    readings = {role: pending(request) for role, request in requests.items()}
+    readings["candidate"] = failed(requests["candidate"])
+    assert isinstance(next_step(climb, readings), Waiting)
+    readings["baseline-3"] = reading(requests["baseline-3"], 100)
+    verdict = next_step(climb, readings)
+    assert isinstance(verdict, Verdict)
+    assert verdict.reason == "candidate-error"
