@@ -141,15 +141,15 @@ def test_a_second_caller_finds_the_server_that_runs(folder: Path) -> None:
     assert ask(first, "select current_database()") == "outerloop"
 
 
-def test_it_outlives_a_client_that_is_killed(folder: Path) -> None:
+def test_it_outlives_a_client_that_is_killed_with_its_whole_process_group(folder: Path) -> None:
     code = (
         "import os, signal\nfrom outerloop.record import embedded\n"
-        f"embedded.ensure_running({str(folder)!r})\nos.kill(os.getpid(), signal.SIGKILL)\n"
+        f"embedded.ensure_running({str(folder)!r})\nos.killpg(0, signal.SIGKILL)\n"
     )
-    starter = subprocess.run([sys.executable, "-c", code], check=False, start_new_session=True)
-    assert starter.returncode == -signal.SIGKILL
-    pid = pid_of(folder)
-    assert os.getsid(pid) != os.getsid(0), "the server must not be in the starter's session"
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as starter:
+        assert starter.wait(DEADLINE_SECONDS) == -signal.SIGKILL
+        pid = pid_of(folder)
+        assert os.getsid(pid) != starter.pid, "a hangup of the starter's terminal would end the server"
     with psycopg.connect(plain(embedded.url_of(folder))):
         pass
     assert pid_of(folder) == pid
