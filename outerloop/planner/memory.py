@@ -9,6 +9,8 @@ GELU block, Korthikanti et al. 2022 (arXiv 2205.05198); NF4 with double quantiza
 tensor below and agrees with measured saved tensors (Llama-3.1-8B 49 to 53 bytes per token, hidden unit and layer,
 Qwen2.5-7B 63 to 67).
 
+The peak is the larger of two moments of the backward, both with all activations standing: the loss, or the first block.
+
 Frozen on 2026-11-29. FRAGMENTATION was fitted to one figure, torchtitan's 82.4 GiB of Llama 3.1 8B on 8 H100; every
 other constant is a count of bytes or a default of the named library. Held out: torchtitan on 128 H100 (67.0 GiB),
 torchtune's Llama 2 7B rows.
@@ -24,10 +26,13 @@ NF4_BITS = 4.127
 """Bits per weight of NF4 with double quantization: 4 + 8/64 + 32/(64·256) (QLoRA, section 3)."""
 
 LOGIT_BYTES_MIXED = 10
-"""Plain loss in mixed precision: logits 2, their fp32 copy 4, its gradient 4 bytes per token and word."""
+"""Plain loss in mixed precision: logits 2, fp32 log-probabilities 4, their gradient 4 bytes per token and word."""
 
-LOGIT_BYTES_FP32 = 8
-"""Plain loss in fp32: logits 4 and their gradient 4."""
+LOGIT_BYTES_FP32 = 12
+"""Plain loss in fp32: logits 4, log-probabilities 4, their gradient 4."""
+
+LOSS_BACKWARD_BYTES = 4
+"""Softmax's backward writes the fp32 gradient of the logits while all of the above still stands."""
 
 CHUNK_TOKENS = 1024
 """Tokens whose logits a chunked loss holds at once. Ours, on the large side of common defaults."""
@@ -150,13 +155,12 @@ def _gathered(layout: Layout) -> list[Line]:
     shape = layout.shape
     size = 4.0 if layout.precision == "fp32" else 2.0
     if shape is None:
-        layer, root, head = layout.largest_layer, 0.0, 0.0
+        root = 0.0
         # A model that is one single unit is gathered once, not twice.
-        layer_bytes = min(layer, layout.total_parameters / 2) * size
+        layer_bytes = min(layout.largest_layer, layout.total_parameters / 2) * size
     else:
         layer = float(shape.parameters_per_layer)
         root = float(shape.embedding_parameters + shape.head_parameters)
-        head = float(shape.head_parameters or shape.embedding_parameters)
         linear = shape.linear_parameters_per_layer
         layer_bytes = linear * NF4_BITS / 8 + (layer - linear) * size if layout.quantized else layer * size
     gathered = 2 * layer_bytes + root * size
@@ -165,16 +169,21 @@ def _gathered(layout: Layout) -> list[Line]:
         live = min(ZERO3_LIVE_PARAMETERS, layout.total_parameters) * size
         if live > gathered:
             gathered, formula = live, f"stage3_max_live_parameters {short(live / size)} × {size:g} B"
-    lines = [Line(label="gathered parameters", formula=formula, value=gathered / GB, unit="GB")]
-    if not layout.lora:
+    return [Line(label="gathered parameters", formula=formula, value=gathered / GB, unit="GB")]
+
+
+def _unreduced(layout: Layout) -> list[Line]:
+    """Gradients of the group in flight, before the reduction shards them."""
+    shape = layout.shape
+    size = 4.0 if layout.precision == "fp32" else 2.0
+    if layout.sharded and not layout.lora:
+        layer = layout.largest_layer if shape is None else float(shape.parameters_per_layer)
+        head = 0.0 if shape is None else float(shape.head_parameters or shape.embedding_parameters)
         # The gradient of the group in flight stands unsharded twice: as computed, and in fp32 for the reduction.
         widest = max(layer, head)
-        reduce_bytes = size + 4
         text = f"{short(widest)} × ({size:g} + 4) B"
-        lines.append(
-            Line(label="unreduced gradients", formula=text, value=widest * reduce_bytes / GB, unit="GB"),
-        )
-    return lines
+        return [Line(label="unreduced gradients", formula=text, value=widest * (size + 4) / GB, unit="GB")]
+    return []
 
 
 def _replicated_extras(layout: Layout) -> list[Line]:
@@ -199,45 +208,65 @@ def _replicated_extras(layout: Layout) -> list[Line]:
 
 
 def _activations(layout: Layout) -> list[Line]:
+    """What the forward leaves standing for the backward."""
     shape = layout.shape
     if shape is None:
         size, text, basis = ACTIVATION_GB_DEFAULT, "pessimistic default: the request gives none", _STATIC
         if layout.activation_gb is not None:
             size, text, basis = layout.activation_gb, "as given, per micro-step", _GIVEN
         return [Line(label="activations", formula=text, value=size, unit="GB", basis=basis)]
-    tokens, element = layout.tokens, element_bytes(layout)
     per_token = activation_bytes_per_token_layer(layout)
     kept = {"none": "saved", "selective": "saved (selective)", "full": "layer inputs"}[layout.checkpointing]
-    lines = [
+    return [
         Line(
             label="activations",
-            formula=f"{short(tokens)} tokens × {shape.layers} layers × {per_token / shape.hidden:.1f} B × "
+            formula=f"{short(layout.tokens)} tokens × {shape.layers} layers × {per_token / shape.hidden:.1f} B × "
             f"{shape.hidden} hidden ({kept})",
-            value=tokens * shape.layers * per_token / GB,
+            value=layout.tokens * shape.layers * per_token / GB,
             unit="GB",
         )
     ]
-    adapted = layout.lora.targets if layout.lora else None
-    if layout.checkpointing != "none":
-        block = sum(saved_bytes_per_token_layer(shape, element, adapted).values())
-        lines.append(
-            Line(
-                label="recomputed layer",
-                formula=f"{short(tokens)} tokens × {short(block)} B",
-                value=tokens * block / GB,
-                unit="GB",
-            )
-        )
-    # In the backward of one block the gradients of its widest tensors live next to what was saved.
-    wide = 2 * shape.feed_forward + 2 * shape.hidden
-    lines.append(
+
+
+def _at_the_loss(layout: Layout) -> list[Line]:
+    """What stands beside the activations while the loss is differentiated."""
+    logits = logits_line(layout)
+    if logits is None or layout.shape is None:
+        return []
+    if layout.loss == "fused":
+        return [logits]
+    tokens = layout.tokens if layout.loss == "plain" else min(layout.tokens, CHUNK_TOKENS)
+    words = layout.shape.vocabulary
+    return [
+        logits,
         Line(
-            label="backward workspace",
-            formula=f"{short(tokens)} tokens × {element} B × {short(wide)} wide",
-            value=tokens * element * wide / GB,
+            label="loss backward",
+            formula=f"{short(tokens)} tokens × {short(words)} words × {LOSS_BACKWARD_BYTES} B",
+            value=float(tokens) * words * LOSS_BACKWARD_BYTES / GB,
             unit="GB",
-        )
-    )
+        ),
+    ]
+
+
+def _at_the_first_block(layout: Layout) -> list[Line]:
+    """What stands beside the activations while the last block, the first of the backward, is differentiated."""
+    lines = _unreduced(layout)
+    shape = layout.shape
+    if shape is None:
+        return lines
+    tokens, element = layout.tokens, element_bytes(layout)
+    if layout.loss == "plain":
+        kept = float(tokens) * shape.vocabulary * element
+        text = f"{short(tokens)} tokens × {short(shape.vocabulary)} words × {element} B"
+        lines.append(Line(label="logits (model output)", formula=text, value=kept / GB, unit="GB"))
+    if layout.checkpointing != "none":
+        block = sum(saved_bytes_per_token_layer(shape, element, layout.lora.targets if layout.lora else None).values())
+        text = f"{short(tokens)} tokens × {short(block)} B"
+        lines.append(Line(label="recomputed layer", formula=text, value=tokens * block / GB, unit="GB"))
+    # The gradients of the block's widest tensors live next to what was saved.
+    wide = 2 * shape.feed_forward + 2 * shape.hidden
+    text = f"{short(tokens)} tokens × {element} B × {short(wide)} wide"
+    lines.append(Line(label="backward workspace", formula=text, value=tokens * element * wide / GB, unit="GB"))
     return lines
 
 
@@ -281,9 +310,8 @@ def gpu_memory(layout: Layout) -> Estimate:
     moving = _gathered(layout) if layout.sharded else _replicated_extras(layout)
     moving += _dequantized(layout)
     moving += _activations(layout)
-    logits = logits_line(layout)
-    if logits is not None:
-        moving.append(logits)
+    # The two moments follow one another; the larger one is the peak.
+    moving += max(_at_the_loss(layout), _at_the_first_block(layout), key=total)
     passing = total(moving)
     overhead = [
         Line(

@@ -7,7 +7,6 @@ fields of each model's own published config; parameter counts follow from them a
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
@@ -50,7 +49,7 @@ class ModelShape(Frozen):
         """Elements of all key heads together (the values have as many)."""
         return self.kv_heads * self.head_dim
 
-    @cached_property
+    @property
     def linears(self) -> dict[str, tuple[int, int]]:
         """The block's linear layers: name -> (input width, output width)."""
         h, f = self.hidden, self.feed_forward
@@ -66,12 +65,14 @@ class ModelShape(Frozen):
         shapes["down_proj"] = (f, h)
         return shapes
 
-    @cached_property
+    @property
     def linear_parameters_per_layer(self) -> int:
         """Weights of one block's linear layers: what 4-bit quantization touches."""
-        return sum(a * b for a, b in self.linears.values())
+        # Written out, not summed over `linears`: the planner asks for it thousands of times.
+        feed_forward = (3 if self.feed_forward_kind == "gated" else 2) * self.feed_forward
+        return self.hidden * (2 * self.query_width + 2 * self.kv_width + feed_forward)
 
-    @cached_property
+    @property
     def parameters_per_layer(self) -> int:
         """All parameters of one block, biases and norms included."""
         norm_width = self.hidden * (2 if self.norm == "layernorm" else 1)

@@ -30,6 +30,18 @@ def test_parameter_counts_agree_with_the_published_totals_to_one_percent(name: s
     assert SHAPES[name].parameters / 1e9 == pytest.approx(billions, rel=0.01)
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_linear_parameters_are_the_sum_over_the_linear_layers(name: str) -> None:
+    shape = SHAPES[name]
+    assert shape.linear_parameters_per_layer == sum(a * b for a, b in shape.linears.values())
+
+
+def test_a_changed_copy_has_its_own_counts() -> None:
+    wide = SHAPES["gpt2"].model_copy(update={"hidden": 1536, "head_dim": 128})
+    assert wide.linears["q_proj"] == (1536, 1536)
+    assert wide.parameters > 2 * SHAPES["gpt2"].parameters
+
+
 def test_kv_cache_of_llama_3_1_8b_is_131072_bytes_per_token() -> None:
     assert SHAPES["llama-3.1-8b"].kv_cache_bytes_per_token() == 131_072
 

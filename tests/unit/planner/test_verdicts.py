@@ -54,7 +54,7 @@ def test_qlora_of_a_70b_on_two_24_gb_cards_is_refused_without_offload_with_the_n
     assert report.selected is None
     candidate = report.candidate("qlora_fsdp2_x2")
     assert candidate.status == "infeasible"
-    assert "with activation checkpointing 35.2 GB, still 12.4 GB too many" in candidate.reasons[0]
+    assert "with activation checkpointing 35.0 GB, still 12.2 GB too many" in candidate.reasons[0]
     assert candidate.vram_deficit_gb and candidate.vram_deficit_gb > 0
 
 
@@ -101,11 +101,11 @@ def test_its_hint_names_the_cheapest_change_and_the_one_that_keeps_the_training(
     report = seven()
     assert report.hint is not None
     assert report.hint.startswith("cheapest change: LoRA")
-    assert "hosts with 256 GB of memory (then zero3_cpu_offload+ackpt)" in report.hint
+    assert "hosts with 256 GB of memory (then zero3_cpu_offload)" in report.hint
 
 
 def test_the_hint_is_true_the_changed_request_gets_the_named_candidate() -> None:
-    assert seven(host_memory_gb=256).selected == "zero3_cpu_offload+ackpt"
+    assert seven(host_memory_gb=256).selected == "zero3_cpu_offload"
     changed = planned(finetune("qwen2.5-7b", sequence=2048, lora=True), SEVEN_ON_ONE_24)
     assert changed.selected == "single_gpu+ackpt"
 
@@ -161,7 +161,7 @@ def test_an_explicit_true_charges_the_recomputation_although_it_would_fit_withou
 
 
 def test_above_80_percent_of_the_card_a_candidate_must_be_profiled_first() -> None:
-    candidate = planned(SEVENTY, H100_RAILS).candidate("fsdp2_x32+ackpt")
+    candidate = planned(SEVENTY | {"micro_batch": 2}, H100_RAILS).candidate("fsdp2_x32+ackpt")
     assert candidate.memory is not None and 0.8 * 80 < candidate.memory.central <= 0.95 * 80
     assert candidate.profiling_required
     assert any("requires profiling before launch" in warning for warning in candidate.warnings)
