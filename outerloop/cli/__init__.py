@@ -13,25 +13,31 @@ __all__ = ["COMMANDS", "LazyGroup", "app", "main"]
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("outerloop.cli.setup:init", "Write a commented config, migrate, print the crontab line."),
     "doctor": ("outerloop.cli.setup:doctor", "Check this site against the config; say what to change."),
-    "contract": ("outerloop.cli.contract:contract", "Write, check or try a repository's .outerloop.toml."),
+    "contract": (
+        "outerloop.cli.contract:contract",
+        "The target's own statement of its benchmarks and scope, .outerloop.toml.",
+    ),
     "submit": ("outerloop.cli.submit:submit", "Ask for a verdict."),
     "status": ("outerloop.cli.runs:status", "Runs, what each waits for, and the last verdicts."),
     "show": ("outerloop.cli.runs:show", "One run: its measures, jobs and timeline."),
     "explain": ("outerloop.cli.runs:explain", "Every number behind a run's verdict."),
-    "logs": ("outerloop.cli.runs:logs", "What a measure printed."),
-    "verify": ("outerloop.cli.operate:verify", "Recompute a verdict from the slots alone and compare."),
+    "logs": ("outerloop.cli.runs:logs", "What a measure of a run printed."),
+    "verify": ("outerloop.cli.operate:verify", "Recompute a run's verdict from its slots alone and compare."),
     "champions": ("outerloop.cli.runs:champions", "The best accepted candidates and how they came about."),
     "cancel": ("outerloop.cli.operate:cancel", "End a run; its jobs go too unless another run wants them."),
-    "retry": ("outerloop.cli.operate:retry", "Give a blocked run or an exhausted slot its attempts again."),
+    "retry": (
+        "outerloop.cli.operate:retry",
+        "Give a blocked run, or an exhausted slot (by digest), its attempts again.",
+    ),
     "tick": ("outerloop.cli.operate:tick", "One sweep: read the queue, advance what is due."),
-    "wake": ("outerloop.cli.operate:wake", "What a wake job runs: advance one run, then what else is due."),
+    "wake": ("outerloop.cli.operate:wake", "What a wake job runs: advance a run, then what else is due."),
     "cron": ("outerloop.cli.setup:cron", "Print the crontab line that keeps runs going."),
     "db": ("outerloop.cli.db:db", "The record: its Postgres server and its tables."),
-    "gc": ("outerloop.cli.operate:gc", "Remove slots that no open run, champion or kept verdict needs."),
+    "gc": ("outerloop.cli.operate:gc", "Move slots that no open run, champion or kept verdict needs to the trash."),
     "plan": ("outerloop.cli.plan:plan", "Which training strategy to run, and why every other one lost."),
     "simulate-verdicts": (
         "outerloop.cli.simulate_verdicts:simulate_verdicts",
-        "How often a decision rule is wrong, by simulation.",
+        "Show how often a decision rule accepts noise and finds a real gain.",
     ),
 }
 """Name -> (module:attribute, one line of help), in the order in which help lists them."""

@@ -149,7 +149,13 @@ def check(file: Path | None, as_json: bool) -> None:
 @contract.command("try", help="Run BENCHMARK through the real wrapper here, and suggest minutes and a floor.")
 @click.argument("benchmark")
 @click.option("--runs", type=click.IntRange(min=2), default=2, show_default=True, help="How often.")
-@click.option("--isolation", type=click.Choice(["none", "bwrap"]), default="none", show_default=True)
+@click.option(
+    "--isolation",
+    type=click.Choice(["none", "bwrap"]),
+    default="none",
+    show_default=True,
+    help="Sandbox around the command.",
+)
 @click.option(
     "--repo",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

@@ -1,0 +1,109 @@
+"""Attacks: that every command says what it does, says the same in the list of commands, and that help is cheap."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from outerloop.cli import COMMANDS, app
+
+HEAVY = ("sqlalchemy", "pydantic", "rich", "psycopg", "numpy", "alembic", "submitit")
+
+
+def _walk(
+    command: click.Command, words: tuple[str, ...], context: click.Context
+) -> Iterator[tuple[str, click.Command]]:
+    yield " ".join(words), command
+    if isinstance(command, click.Group):
+        inner = click.Context(command, info_name=words[-1], parent=context)
+        for name in command.list_commands(inner):
+            found = command.get_command(inner, name)
+            assert found is not None, f"{' '.join(words)} lists {name} and does not have it"
+            yield from _walk(found, (*words, name), inner)
+
+
+def everything() -> list[tuple[str, click.Command]]:
+    """Every command of the tree, with the words that call it."""
+    return list(_walk(app, ("outerloop",), click.Context(app, info_name="outerloop")))
+
+
+@pytest.mark.parametrize(("words", "command"), everything(), ids=lambda value: value if isinstance(value, str) else "")
+def test_every_command_and_every_option_has_help(words: str, command: click.Command) -> None:
+    if command.hidden:
+        return
+    assert command.help, f"{words} has no help"
+    assert command.help.strip().splitlines()[0].rstrip().endswith((".", "…", ":")), f"{words}: its help is no sentence"
+    bare = [
+        parameter.name
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden and not parameter.help
+    ]
+    assert not bare, f"{words}: options without help: {bare}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
+    place, line = COMMANDS[name]
+    module, _, attribute = place.partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    own = " ".join((command.help or "").split())
+    assert _essence(line) == _essence(own)[: len(_essence(line))], (
+        f"{name}: {line!r} is not how its help begins: {own!r}"
+    )
+
+
+def _essence(text: str) -> str:
+    """The sentence with what a list may leave out: arguments in capitals name what the list calls a, one or its."""
+    words = text.replace("RUN's", "a run's").replace("RUN", "a run").lower().rstrip(".").split()
+    return " ".join(words)
+
+
+def test_there_is_a_help_page_within_80_columns_for_every_command() -> None:
+    for words, command in everything():
+        with click.Context(command, info_name=words, max_content_width=80, terminal_width=80) as context:
+            page = command.get_help(context)
+        long = [line for line in page.splitlines() if len(line) > 80]
+        assert not long, f"{words} --help: {long}"
+
+
+def test_an_unknown_command_names_the_nearest() -> None:
+    from click.testing import CliRunner
+
+    told = CliRunner().invoke(app, ["statsu"])
+    assert told.exit_code == 2
+    assert "Did you mean status?" in told.output
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from click.testing import CliRunner; from outerloop.cli import app;"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0;"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_costs_less_than_three_imports_of_click() -> None:
+    """Median of several, in turns: the machine may be busy with other things."""
+
+    def seconds(*arguments: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-I", *arguments], check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - began
+
+    clicks, helps = [], []
+    for _ in range(7):
+        clicks.append(seconds("-c", "import click"))
+        helps.append(seconds("-m", "outerloop.cli", "--help"))
+    assert statistics.median(helps) < 3 * statistics.median(clicks)
