@@ -12,7 +12,8 @@ How the controller drives a campaign
    database's uniqueness of (campaign, seq) is the compare-and-set. Who loses folds what he missed and goes on
    from step 2: *nothing computed from an older state may be appended*. `apply(state, event)` after each append.
 2. **Harvest.** For each job in `state.live`, whose slot has ended for good (a blocked or retried slot has not):
-   * `split`: `GenerationEvent(status="split_ready", split_sha256=…)`, or `split_failed` with a detail.
+   * `split`: `GenerationEvent(status="split_ready", split_sha256=…, totals=…)`, or `split_failed` with a detail;
+     `totals` only if the split command tells the test set's denominators.
    * `train`: `training_event(job, config, TrainingEnd(…))`.
    * `evaluate`, role `development`: `TeacherEvent(status="margins", attempt, group, sha256)`, or `failed` with the
      group (both stand in `job.awaits`: `margins:<generation>:<attempt>:<group>`).

@@ -32,7 +32,11 @@ class _Event(BaseModel):
 
 
 class GenerationEvent(_Event):
-    """A generation was opened, or its split was built or could not be."""
+    """A generation was opened, or its split was built or could not be.
+
+    `totals` of a split that is ready are the test set's denominators in the objectives' order, if the split command
+    told them; else the first valid test row fixes them.
+    """
 
     kind: Literal["generation"] = "generation"
     status: Literal["opened", "split_ready", "split_failed"] = "opened"
@@ -43,6 +47,7 @@ class GenerationEvent(_Event):
     previous_champion: str | None = None
     previous_front: tuple[str, ...] = ()
     split_sha256: str = ""
+    totals: tuple[int, ...] | None = None
     detail: str = ""
     gpu_hours: float = 0.0
 

@@ -92,7 +92,8 @@ class Front(Generic[T]):
 
     groups: dict[tuple[int, ...], list[tuple[int, T]]] = field(default_factory=dict)
     size: int = 0
-    # Who turned away the last item turns away the next one most often: asked first, it saves the walk.
+    # Who turned away the last item turns away the next one most often: asked first, it saves the walk. It stays right
+    # when it has left the front, since what beat it also beats what it beats.
     doorkeeper: tuple[int, ...] | None = field(default=None, compare=False)
 
     def insert(self, counts: tuple[int, ...], position: int, item: T) -> tuple[bool, list[T]]:
@@ -102,7 +103,7 @@ class Front(Generic[T]):
             group.append((position, item))
             self.size += 1
             return True, []
-        if self.doorkeeper in self.groups and all(map(operator.le, self.doorkeeper, counts)):
+        if self.doorkeeper is not None and all(map(operator.le, self.doorkeeper, counts)):
             return False, []
         beaten = []
         for other in self.groups:

@@ -122,9 +122,12 @@ def _generation(state: CampaignState, event: GenerationEvent) -> None:
     generation = _current(state, event.generation)
     if generation.split_sha256:
         raise _Impossible("the split is built already")
+    if event.totals is not None and len(event.totals) != len(generation.rules.objectives):
+        raise _Impossible(f"{len(event.totals)} denominators for {len(generation.rules.objectives)} objectives")
     generation.split_failed = event.status == "split_failed"
     if event.status == "split_ready":
         generation.split_sha256 = event.split_sha256 or "-"
+        generation.totals = event.totals
 
 
 def _round(state: CampaignState, event: RoundEvent) -> None:

@@ -693,3 +693,17 @@ def test_determinants_change_with_what_is_read_and_not_with_bookkeeping(desk: De
         ]
         for other in others:
             assert job.model_copy(update=other).determinants() != base
+
+
+def test_denominators_told_by_the_split_bind_the_first_row_already() -> None:
+    desk = Desk(campaign(max_rounds=1))
+    desk.settle()
+    desk.append(GenerationEvent(status="split_ready", generation=1, split_sha256="s", totals=(ITEMS,)))
+    assert "1 denominators for 2 objectives" in desk.state.anomalies[-1]
+    desk.append(GenerationEvent(status="split_ready", generation=1, split_sha256="s", totals=(ITEMS, ITEMS)))
+    desk.train(SMALL)
+    job = desk.launch(f"evaluate/test/{SMALL}")
+    report = {"fail_count": 6, "fail_to_pass_count": 0, "pass_count": 60, "pass_correct_count": 60}
+    scored = Scored(json.dumps({**report, "checkpoint_sha256": SMALL + "m-0001"}))
+    (event,) = evaluation_events(desk.state, job, {"m-0001": scored})
+    assert (event.status, "denominators" in event.detail) == ("failed", True)
