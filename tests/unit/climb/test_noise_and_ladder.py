@@ -152,6 +152,20 @@ def test_real_progress_still_climbs_the_ladder() -> None:
     assert (same.improved, same.released, same.rung) == (False, up.released, up.rung)
 
 
+def test_a_gain_within_its_standard_error_is_withheld() -> None:
+    first = [1.0] * 50 + [0.0] * 50
+    start = ladder_step(None, first)
+    assert start.released == 0.5
+    # three fixed, two broken: better by 0.01, with a standard error of 0.022
+    within = ladder_step(start.rung, [0.0] * 3 + [1.0] * 49 + [0.0] * 48)
+    assert within.loss == pytest.approx(0.49)
+    assert within.step == pytest.approx((0.05 - 0.01**2) ** 0.5 / 10)
+    assert (within.improved, within.released, within.rung) == (False, 0.5, start.rung)
+    # nine fixed, none broken: better by 0.09, with a standard error of 0.029
+    beyond = ladder_step(start.rung, [0.0] * 9 + first[9:])
+    assert (beyond.improved, beyond.released) == (True, pytest.approx(0.41))
+
+
 def test_ladders_refuse_other_or_unusable_items() -> None:
     start = ladder_step(None, [0.0, 1.0])
     with pytest.raises(ValueError, match="2 items, not 3"):
