@@ -165,7 +165,7 @@ class Benchmark(_Table):
         default=False, description="The same tree (and seed) always gives the same number, so it is measured once."
     )
     env: dict[Variable, VariableText] = Field(
-        default_factory=dict, description="Further environment variables of the command."
+        default_factory=dict, max_length=256, description="Further environment variables of the command."
     )
     minutes: Minutes = Field(default=Decimal(60), description="Limit of the command itself, setup not counted.")
     cpus: Annotated[StrictInt, Field(ge=1, le=4096)] = Field(default=1, description="CPUs per node.")
@@ -467,7 +467,8 @@ def _cross_problems(parsed: ParsedToml) -> list[Problem]:
                 add(key, "is the benchmark itself")
             elif isinstance(sibling, str) and sibling != ALL_OTHERS and sibling not in first:
                 others = [name for name in first if name != table.get("name")]
-                add(key, f'there is no benchmark "{sibling}"; {suggestion(sibling, others)}')
+                hint = suggestion(sibling, others) if others else "this is the only one"
+                add(key, f'there is no benchmark "{sibling}"; {hint}')
             if len(found) > _MAX_PROBLEMS:
                 break
         if isinstance(table.get("rule"), Mapping):

@@ -24,6 +24,12 @@ Key = tuple[str | int, ...]
 
 _MAX_LISTED = 40
 _MAX_SHOWN = 80
+_MAX_NAME = 200
+_MAX_MESSAGE = 1200
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,8 @@ class Problem:
     def text(self, source: str) -> str:
         """One line: `source:line: key: message`."""
         place = f"{source}:{self.line}" if self.line else source
-        text = f"{place}: {self.name}: {self.message}" if self.key else f"{place}: {self.message}"
+        message = _cut(self.message, _MAX_MESSAGE)
+        text = f"{place}: {_cut(self.name, _MAX_NAME)}: {message}" if self.key else f"{place}: {message}"
         # names in an untrusted file must not steer the terminal that shows them
         return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
@@ -86,7 +93,7 @@ def suggestion(name: str, valid: Iterable[str]) -> str:
 def shown(value: Any) -> str:
     """A value for an error message: short, on one line."""
     text = repr(str(value)) if not isinstance(value, (int, str)) else repr(value)
-    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+    return _cut(text, _MAX_SHOWN)
 
 
 def _model_at(kind: Any, key: Key) -> type[BaseModel] | None:

@@ -377,6 +377,8 @@ def read_toml(text: str) -> ParsedToml:
             break
         else:
             return ParsedToml(data, lines, problems, frozenset(broken), complete=True)
+    else:
+        problems.append(Problem(0, (), f"more than {_MAX_REPAIRS} lines are not TOML; the rest was not read"))
     return ParsedToml({}, lines, problems, frozenset(broken), complete=False)
 
 

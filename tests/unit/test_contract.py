@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,48 @@ def test_a_flood_of_problems_is_cut() -> None:
     found = refused(SMALL.format("\n".join(f"unknown{i} = 1" for i in range(3000))))
     assert len(found) == 101
     assert found[-1] == "F: and 2900 more problems"
+
+
+def flood(start: str, part: str, end: str) -> str:
+    """`part` (with its number) as often as fits into the size limit."""
+    text = start
+    for number in range(MAX_BYTES):
+        more = part.replace("#", str(number))
+        if len(text) + len(more) + len(end) > MAX_BYTES:
+            break
+        text += more
+    return text + end
+
+
+BENCHMARK = SMALL.split("{}")[0]
+SCOPE = SMALL.split("{}")[1]
+
+
+@pytest.mark.parametrize(
+    ("start", "part", "end"),
+    [
+        ("", "k#=1\n", ""),
+        (BENCHMARK, "comand#=1\n", ""),
+        (BENCHMARK + "rule={kind='paired',", "k#=1,", "z=1}" + SCOPE),
+        (BENCHMARK + "suite=[", '"nam#",', "]" + SCOPE),
+        (BENCHMARK + "env={", "k#='1',", "z=''}" + SCOPE),
+        (BENCHMARK + "guards=[", "{},", "]" + SCOPE),
+        (BENCHMARK + "[scope]\nallowed=[", '"/",', "]"),
+        ("", "[[benchmarks]]\n", ""),
+        ("", '[[benchmarks]]\nname="n#"\nsuite=["n#x","y#"]\n', ""),
+        ('"', "k", '"=1'),
+        ('[[benchmarks]]\nname="', "n", '"'),
+        ("", "a# = x y\n", ""),
+    ],
+)
+def test_a_hostile_contract_costs_neither_time_nor_a_screenful_per_line(start: str, part: str, end: str) -> None:
+    text = flood(start, part, end)
+    assert len(text) > MAX_BYTES - 100
+    started = time.process_time()
+    found = refused(text)
+    assert time.process_time() - started < 5
+    assert len(found) <= 101
+    assert max(map(len, found)) < 1500
 
 
 def test_an_unknown_benchmark_suggests_the_nearest() -> None:

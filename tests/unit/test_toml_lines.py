@@ -125,6 +125,13 @@ def test_broken_lines_are_reported_together_and_the_rest_is_read() -> None:
     assert parsed.broken == {"a", "c"}
 
 
+def test_a_file_that_is_no_toml_at_all_is_given_up_after_some_lines() -> None:
+    parsed = read_toml("".join(f"a{i} = x y\n" for i in range(100)))
+    assert len(parsed.problems) == 21
+    assert "the rest was not read" in parsed.problems[-1].message
+    assert not parsed.complete
+
+
 def test_an_inline_table_over_several_lines_gets_a_hint() -> None:
     parsed = read_toml("a = [\n  { b = 1,\n    c = 2 },\n]\n")
     if parsed.problems:  # TOML 1.1 allows it, and Python's parser will
