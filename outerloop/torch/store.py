@@ -35,7 +35,7 @@ KEPT = 2
 """Checkpoints kept: the newest, and one more in case the newest turns out torn."""
 _NAME = re.compile(r"step-(\d{10,})")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*|\.metadata")
-_SAVING, _TORN, _OLD = ".saving-", ".torn-", ".old-"
+_SAVING, _TORN, _OLD, _GONE = ".saving-", ".torn-", ".old-", ".gone-"
 _BLOCK = 1 << 20
 
 
@@ -187,7 +187,7 @@ def prune(root: Path) -> None:
     """Remove all but the newest `KEPT` checkpoints, and torn ones. Never raises."""
     for folder in published(root)[KEPT:]:
         # Renamed first: a half-deleted folder must not look like a checkpoint.
-        aside = folder.with_name(f"{_OLD}{folder.name}-{os.getpid()}")
+        aside = folder.with_name(f"{_GONE}{folder.name}-{os.getpid()}")
         with contextlib.suppress(OSError):
             folder.rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
@@ -195,8 +195,16 @@ def prune(root: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Remove what a killed process left half written. Only before training: a later sweep could hit a live save."""
-    for prefix in (_SAVING, _OLD):
+    """Remove what a killed process left half written. Only before training: a later sweep could hit a live save.
+
+    A checkpoint that was moved aside for one of the same step that never came is given its name back.
+    """
+    with contextlib.suppress(OSError):
+        for path in list(root.iterdir()):
+            moved = re.fullmatch(rf"{re.escape(_OLD)}({_NAME.pattern})-.*", path.name)
+            if moved and not (root / moved[1]).exists():
+                path.rename(root / moved[1])
+    for prefix in (_SAVING, _OLD, _GONE):
         _remove(root, prefix)
 
 

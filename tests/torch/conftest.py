@@ -46,7 +46,7 @@ class Zygote:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(DEADLINE)
         self.process.stdout.close()
 
 

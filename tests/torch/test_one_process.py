@@ -232,6 +232,20 @@ def test_a_disk_that_refuses_a_save_does_not_end_the_training(training: Make) ->
     assert len(run.steps()) == 600
 
 
+def test_a_save_that_breaks_off_in_the_middle_leaves_the_older_ones(training: Make, plain: Plain) -> None:
+    run = training("run")
+    assert run.run(no_space_from=7) == [0], run.log
+    assert "the checkpoint of step 9 could not be saved" in run.log
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-0000000003", "step-0000000006"]
+    facts = json.loads((run.folder / "out" / "run.json").read_text())
+    assert (facts["checkpoint"]["count"], facts["checkpoint"]["failed"]) == (2, 4)
+    # A stop that cannot be saved is a failure, and leaves no mark that says otherwise.
+    assert run.run(no_space_from=8, kill={"step": 8, "signal": "SIGTERM"}) == [1]
+    assert not (run.checkpoints / "requeue.json").exists()
+    assert run.run() == [0]
+    assert run.steps() == plain()
+
+
 def test_what_a_run_reports(training: Make) -> None:
     run = training("run", steps=30, every=5)
     assert run.run() == [0]

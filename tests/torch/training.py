@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "sgd": False,
     "noise": True,
     "kill": {},
+    "no_space_from": None,
     "out": ".",
 }
 
@@ -161,6 +163,10 @@ def main(config: dict[str, Any]) -> None:
                 log.write(json.dumps({"step": step, "loss": value.hex(), "ids": seen}) + "\n")
                 log.flush()
                 _signal_self(config["kill"], step, rank)
+                if step == config["no_space_from"]:
+                    # No file may grow beyond this: a save breaks off in the middle, as on a full disk.
+                    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
                 if config["helper"]:
                     olt.log_metrics({"loss": value, "step": step})
                     olt.checkpoint(model, optimizer, step=step, every=config["every"], scheduler=scheduler)

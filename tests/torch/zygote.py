@@ -114,14 +114,19 @@ def warm_up() -> None:
 
 def serve() -> None:
     """Answer requests until stdin closes."""
+    running: set[int] = set()
     for line in sys.stdin:
         request = json.loads(line)
         if "start" in request:
             pids = start(request["start"], request["ranks"], request["env"], request["log"], request.get("alarm"))
+            running.update(pids)
             answer: dict[str, Any] = {"pids": pids}
         else:
             answer = {"codes": wait(request["wait"], request["seconds"])}
+            running.difference_update(request["wait"])
         print(json.dumps(answer), flush=True)
+    # What a failed test did not wait for.
+    wait(list(running), 0.0)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,21 @@ def test_a_step_saved_again_replaces_the_old_one(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step-0000000007"]
 
 
+def test_a_checkpoint_moved_aside_for_one_that_never_came_is_found_again(tmp_path: Path) -> None:
+    """The process was killed between the two renames of publish."""
+    folder = publish(tmp_path, 7, "old")
+    folder.rename(tmp_path / ".old-step-0000000007-abc")
+    store.saving_folder(tmp_path, 7, "abc").mkdir()
+    store.sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000007"]
+    publish(tmp_path, 7, "new", "d").rename(tmp_path / "x")
+    (tmp_path / "x").rename(tmp_path / "step-0000000007")
+    (tmp_path / ".old-step-0000000007-d").mkdir()
+    store.sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000007"]
+    assert (tmp_path / "step-0000000007" / "model.pt").read_text() == "new"
+
+
 def test_the_newest_two_are_kept_and_numbers_are_compared_as_numbers(tmp_path: Path) -> None:
     for step in (9, 10, 99_999_999_999, 100, 20):
         publish(tmp_path, step)
