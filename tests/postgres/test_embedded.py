@@ -9,8 +9,10 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,6 +224,36 @@ def test_a_pid_that_another_program_has_by_now_does_not_stop_a_start(folder: Pat
 
 def identity_of(owner: os.stat_result) -> dict[str, Any]:
     return {"user": owner.st_uid} if os.geteuid() == 0 else {}
+
+
+def test_a_server_in_another_container_is_not_joined_by_a_second_on_its_data(folder: Path) -> None:
+    embedded.ensure_running(folder)
+    pid_file = folder / "data" / "postmaster.pid"
+    kept, owner = pid_file.read_bytes(), pid_file.stat()
+    embedded.stop(folder)
+    path = folder / "run" / f".s.PGSQL.{place.PORT}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def hang_up_on_everybody() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up_on_everybody)
+        thread.start()
+        try:
+            # a number that nobody has here, as for a process of another container
+            pid_file.write_bytes(kept.replace(kept.split(b"\n")[0], b"4194303", 1))
+            os.chown(pid_file, owner.st_uid, owner.st_gid)
+            with pytest.raises(embedded.EmbeddedError, match="another container"):
+                embedded.ensure_running(folder)
+            assert pid_file.exists()
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    pid_file.unlink()
 
 
 def test_two_starters_at_once_make_one_server_ten_times(empty_folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ __all__ = ["POLL_SECONDS", "alive", "clear_the_dead", "postmaster", "says_ready"
 ORPHAN_SECONDS = 10.0
 """Backends notice the death of their postmaster within a second unless they compute; then they are asked to quit."""
 POLL_SECONDS = 0.05
+_PROBE_SECONDS = 5.0
 
 
 def alive(pid: int) -> bool:
@@ -72,6 +74,16 @@ def says_ready(place: Place) -> bool:
     return len(lines) > 7 and lines[7].strip() == "ready"
 
 
+def _somebody_listens(place: Place) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_PROBE_SECONDS)
+        try:
+            probe.connect(str(place.run / f".s.PGSQL.{PORT}"))
+        except OSError:
+            return False
+        return True
+
+
 def clear_the_dead(place: Place) -> None:
     """Wait for what a killed server left behind, so that a new one may start.
 
@@ -91,6 +103,12 @@ def clear_the_dead(place: Place) -> None:
         if not until(lambda: not orphans(), ORPHAN_SECONDS):
             left = ", ".join(str(pid) for pid in orphans())
             raise EmbeddedError(f"processes of a killed Postgres still work in {place.data}: {left}; end them first")
+    if _somebody_listens(place):
+        # processes of another container have no number here
+        raise EmbeddedError(
+            f"a server that can't be seen from here holds the socket in {place.run} and lets nobody in;"
+            " if it is in another container, stop it there"
+        )
     if Path("/proc/self/cwd").exists():
         # a zombie keeps its number: where nobody reaps, Postgres itself would take the dead for running
         locks = (place.data / "postmaster.pid", place.run / f".s.PGSQL.{PORT}.lock", place.run / f".s.PGSQL.{PORT}")
