@@ -210,12 +210,10 @@ def _reference_model(layout: Layout) -> Any:
     return Decoder()
 
 
-def _shard(model: Any, layout: Layout) -> None:
+def _shard(model: Any, mesh: Any) -> None:
     import torch
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    mesh = init_device_mesh("cpu", (layout.workers,))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -256,10 +254,12 @@ def _tracked(layout: Layout) -> float:
 
         dist.init_process_group("fake", rank=0, world_size=layout.workers, store=FakeStore())
     try:
+        # The mesh reads its ranks' numbers, so they must be real.
+        mesh = dist.device_mesh.init_device_mesh("cpu", (layout.workers,)) if grouped else None
         with FakeTensorMode():
             model = _reference_model(layout)
             if grouped:
-                _shard(model, layout)
+                _shard(model, mesh)
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             optimizer: Any
             # The fused kernels, which trainers use on GPUs, have no temporaries.
