@@ -59,6 +59,8 @@ _SACCT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeLi
 _QUERY_ENVIRONMENT = {"TZ": "UTC0", "SLURM_BITSTR_LEN": "0"}
 _ISO = "%Y-%m-%dT%H:%M:%S"
 
+_CLOCK_SLACK_SECONDS = 60.0
+
 # For seconds after a job ended, sacct of 22.05 shows this instead of its name, beside the right state and exit code.
 _NAME_NOT_KNOWN_YET = "allocation"
 
@@ -73,7 +75,7 @@ _ACCOUNTING_OFF = re.compile(
     r"accounting storage is disabled|accounting_storage/none|accounting is (?:disabled|not enabled)", re.IGNORECASE
 )
 _COMPLAINT = re.compile(r"\b(?:error|fatal)\b", re.IGNORECASE)
-_CUT_OFF = re.compile(r"contact slurm|timed out|connection|communication|persist", re.IGNORECASE)
+_CUT_OFF = re.compile(r"contact slurm|timed out|connect|communication|persist|munge|slurm_load|database", re.IGNORECASE)
 
 
 def find_tools(search_path: str | None = None) -> dict[str, Path]:
@@ -184,7 +186,8 @@ class SlurmCli:
             return History(())
         if "sacct" not in self._tools:
             return self._no_accounting("no path of sacct is configured")
-        start = time.strftime(_ISO, time.gmtime(max(0.0, since)))
+        # sacct refuses a start in the future, and clocks differ by seconds.
+        start = time.strftime(_ISO, time.gmtime(min(max(0.0, since), time.time() - _CLOCK_SLACK_SECONDS)))
         arguments = ["-X", "-n", "-P", f"--delimiter={_SEPARATOR}", "-S", start, "-o", ",".join(_SACCT_FIELDS)]
         # Ids and names cannot be asked for together (both must fit then), so a question with names asks for all of
         # the user's jobs and the rest is done here.
@@ -294,9 +297,9 @@ def _trouble(tool: str, result: ToolResult) -> NoAnswer | None:
         return NoAnswer(f"{tool}: {result.what_happened()}")
     if result.stdout and not result.stdout.endswith("\n"):
         return NoAnswer(f"{tool}: the output is cut: {result.stdout.splitlines()[-1]!r}")
-    if _COMPLAINT.search(result.stderr) and (not result.stdout or _CUT_OFF.search(result.stderr)):
-        # Some releases say "I could not ask" with exit code 0 and an empty list. A complaint beside a full list
-        # that is not about the connection is a site's noise, and must not stop everything for ever.
+    if _COMPLAINT.search(result.stderr) and _CUT_OFF.search(result.stderr):
+        # "I could not ask" with exit code 0. Any other complaint is a site's noise (24.11 prints a line about every
+        # setting that it finds odd, with each answer) and must not stop everything for ever.
         return NoAnswer(f"{tool}: {result.what_happened()}")
     return None
 

@@ -41,7 +41,7 @@ def cluster(slurm_installed: None, cluster_root: Path) -> Iterator[DevCluster]:
         nodes=4,
         accounting=True,
         message_timeout=3,
-        cred_expire=3,
+        cred_expire=5,
         kill_wait=2,
     ) as running:
         yield running
