@@ -15,7 +15,7 @@ import click
 from outerloop.cli.common import emit_json, json_option
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
-from outerloop.cli.text import Columns, harmless, moment, one_line, plain
+from outerloop.cli.text import Columns, folded, harmless, moment, one_line, plain
 
 if TYPE_CHECKING:
     from outerloop.cli.reading import Reader
@@ -98,10 +98,12 @@ def _ledger_event(event: Any) -> Any:
 
 def _notes(argument: _Argument) -> list[str]:
     """How far the numbers can be trusted."""
+    if not argument.view.measures:
+        return []
     told = []
     row, request = argument.view.row, argument.view.request
     execution = (request.get("execution") or {}).get(row.benchmark) or {}
-    if argument.view.measures and execution.get("isolation", "none") == "none":
+    if execution.get("isolation", "none") == "none":
         told.append(UNSANDBOXED)
     if argument.benchmark is not None and not argument.benchmark.score:
         told.append(OWN_PRINT)
@@ -117,7 +119,7 @@ def _text(reader: Reader, argument: _Argument) -> Iterator[str]:
 
     view, row = argument.view, argument.view.row
     yield f"run {row.id}: {one_line(row.benchmark)} of {one_line(row.target)}"
-    yield f"candidate {row.candidate_commit[:12]}  {one_line(row.label)}".rstrip()
+    yield folded(row.label, WIDTH, prefix=f"candidate {row.candidate_commit[:12]}  ")
     yield f"base      {row.base_commit[:12]}"
     yield ""
     verdict = Verdict.from_json(view.evidence) if view.evidence is not None else None
@@ -150,11 +152,7 @@ def _text(reader: Reader, argument: _Argument) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(
-        one_line(text), WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    ) or [""]
+    return folded(text, WIDTH, indent).splitlines() or [""]
 
 
 def _so_far(reader: Reader, argument: _Argument) -> Iterator[str]:

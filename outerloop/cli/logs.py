@@ -18,7 +18,7 @@ import click
 from outerloop.cli.common import emit_json, json_option, notes
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
-from outerloop.cli.text import harmless
+from outerloop.cli.text import folded, harmless
 
 if TYPE_CHECKING:
     from outerloop.cli.reading import Reader
@@ -214,7 +214,7 @@ def _print(
         click.echo(text, nl=not text.endswith("\n") and bool(text))
         printed = True
     if not printed:
-        click.echo(_why_nothing(measure, attempt), err=True)
+        click.echo(folded(_why_nothing(measure, attempt)), err=True)
 
 
 def _why_nothing(measure: MeasureView, attempt: AttemptView) -> str:
@@ -358,7 +358,7 @@ def _follow(
     last = ""
     asked = time.monotonic()
     if not log_files(folder, attempt.n, wanted):
-        click.echo(_why_nothing(measure, attempt), err=True)
+        click.echo(folded(_why_nothing(measure, attempt)), err=True)
     unfinished = True
     while True:
         for name, text in _pieces(followers, folder, attempt.n, wanted, lines):

@@ -16,7 +16,7 @@ from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.explaining import explain
 from outerloop.cli.logs import logs
 from outerloop.cli.reading import NoRecord, reading
-from outerloop.cli.text import Columns, Hanging, moment, one_line, plain
+from outerloop.cli.text import Columns, Hanging, folded, moment, one_line, plain
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -143,7 +143,7 @@ def status(
         if as_json:
             emit_json({"problem": {"kind": "empty", "sentence": nothing.message, "command": "outerloop init"}})
             return
-        click.echo(nothing.message)
+        click.echo(folded(nothing.message))
     except KeyboardInterrupt:
         if not watch:
             raise
@@ -154,11 +154,11 @@ def _status_text(seen: _Seen, out: Console, *, filtered: bool) -> Group:
     from rich.text import Text
 
     style = "bold red" if seen.problem.kind else "green"
-    parts: list[Any] = [Text(one_line(seen.problem.sentence), style=style)]
+    parts: list[Any] = [Hanging("", one_line(seen.problem.sentence), style)]
     if seen.problem.command:
         parts.append(Text(f"  {seen.problem.command}"))
     for group in seen.groups:
-        parts += [Text(), Text(f"{group.heading} ({len(group.runs)})", style="bold")]
+        parts += [Text(), Hanging("", f"{group.heading} ({len(group.runs)})", "bold")]
         parts.append(_open_table(group.runs, seen))
         for run in group.runs:
             if run.state == "blocked":
@@ -204,9 +204,8 @@ def _open_table(runs: tuple[RunRow, ...], seen: _Seen) -> Any:
         ]
         for run in runs
     ]
-    return Columns(
-        ["RUN", "BENCHMARK", "DONE", "AGE", "JOBS", "CANDIDATE"], rows, right=["DONE", "AGE"], give="CANDIDATE"
-    )
+    heads = ["RUN", "BENCHMARK", "DONE", "AGE", "JOBS", "CANDIDATE"]
+    return Columns(heads, rows, right=["DONE", "AGE"], give="CANDIDATE", indent=2)
 
 
 def _ended_table(seen: _Seen) -> Any:
@@ -268,13 +267,13 @@ def champions(benchmark: str, target: str, limit: int, as_json: bool) -> None:
         if as_json:
             emit_json([])
             return
-        click.echo(nothing.message)
+        click.echo(folded(nothing.message))
         return
     if as_json:
         emit_json(plain(found))
         return
     if not found:
-        click.echo("There is no champion yet: the first accepted climb from the default branch makes one.")
+        click.echo("There is no champion yet. The first accepted climb against the default branch\nmakes one.")
         return
     _print_champions(found)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
-__all__ = ["Columns", "Hanging", "clock", "harmless", "moment", "one_line", "plain"]
+__all__ = ["Columns", "Hanging", "clock", "folded", "harmless", "moment", "one_line", "plain"]
 
 _KEPT = {"\n", "\t"}
 _GAP = "  "
@@ -138,6 +138,7 @@ class Hanging:
 
     prefix: str
     text: str
+    style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         from rich.text import Text
@@ -149,7 +150,17 @@ class Hanging:
             break_on_hyphens=False,
             drop_whitespace=True,
         )
-        yield Text("\n".join(lines or [self.prefix.rstrip()]))
+        yield Text("\n".join(lines or [self.prefix.rstrip()]), style=self.style)
+
+
+def folded(text: str, width: int = 80, indent: str = "", *, prefix: str = "") -> str:
+    """One harmless paragraph of lines no longer than `width`; the first begins with `prefix`, the others with as many
+    blanks, all with `indent`."""
+    first = indent + prefix
+    lines = textwrap.wrap(
+        one_line(text), width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+    )
+    return "\n".join(lines) or first.rstrip()
 
 
 def _width(text: str) -> int:

@@ -163,15 +163,15 @@ def _conditions(record: Record, wanted: RunFilter) -> list[Any]:
 
 
 def runs(record: Record, wanted: RunFilter | None = None, *, limit: int = 50, offset: int = 0) -> RunPage:
-    """Runs of this realm: those that ended by the time of their verdict, open ones by when they were asked, newest
-    first. Raises RecordUnavailable."""
+    """Runs of this realm: blocked ones first, then newest first by the time of their verdict or, while open, of
+    asking. Raises RecordUnavailable."""
     conditions = _conditions(record, wanted or RunFilter())
     with record.reading() as session:
         total, now = session.execute(select(func.count(), func.now()).select_from(Run).where(*conditions)).one()
         found = session.execute(
             _listing(record)
             .where(*conditions)
-            .order_by(func.coalesce(Run.ended_at, Run.created_at).desc(), Run.id)
+            .order_by((Run.state == "blocked").desc(), func.coalesce(Run.ended_at, Run.created_at).desc(), Run.id)
             .limit(limit)
             .offset(offset)
         ).all()
