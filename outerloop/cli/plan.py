@@ -313,8 +313,7 @@ def _strategy(path: Path, command: tuple[str, ...], candidate: str | None, frame
 
 
 def _fields_of_report(path: Path, data: dict[str, Any], candidate: str | None) -> dict[str, Any]:
-    from outerloop.planner import PlanReport
-    from outerloop.planner.handover import strategy_fields
+    from outerloop.planner import PlanReport, strategy_fields
 
     report: PlanReport = PlanReport.model_validate(data)
     name = candidate or report.selected

@@ -15,8 +15,9 @@ from outerloop.planner.report import Candidate, PlanReport
 from outerloop.planner.request import ClassicalML, IndependentTasks, PytorchTraining, TransformerFinetune
 
 MINIMUM_WIDTH = 60
-_LABEL, _VALUE = 22, 15
+_LABEL, _VALUE = 22, 16
 _NONE = "–"
+_UNITS = {"tokens/s/GPU": "tok/s/GPU"}
 
 _VERDICTS = {
     "selected": "selected",
@@ -41,7 +42,7 @@ def _number(value: float, unit: str) -> str:
         shown = f"{value:.2f}"
     else:
         shown = f"{value:.1e}"
-    return f"{shown} {unit}"
+    return f"{shown} {_UNITS.get(unit, unit)}"
 
 
 def _wrap(text: str, width: int, indent: str, first: str | None = None) -> list[str]:
@@ -73,7 +74,8 @@ def _sum_line(label: str, estimate: Estimate, width: int) -> list[str]:
     room = width - 4 - _LABEL - _VALUE - 2
     span = ""
     if estimate.high > estimate.low:
-        low, high = _number(estimate.low, estimate.unit), _number(estimate.high, estimate.unit)
+        low = _number(estimate.low, estimate.unit).removesuffix(f" {_UNITS.get(estimate.unit, estimate.unit)}")
+        high = _number(estimate.high, estimate.unit)
         span = f"{low} to {high}"
     if estimate.basis not in ("static", "given"):
         span = f"{span} [{estimate.basis}]".strip()

@@ -206,6 +206,16 @@ def test_explain_shows_every_candidate_with_its_reasons(name: str) -> None:
             assert " ".join(reason.split()) in text
 
 
+@pytest.mark.parametrize("name", REPORTS)
+def test_no_value_is_cut_off(name: str) -> None:
+    """Every line of arithmetic ends in a whole unit, at every width."""
+    units = ("GB", "s", "h", "min", "GFLOP", "tok/s/GPU")
+    for width in (60, 80, 120):
+        for line in render_report(REPORTS[name], explain=True, width=width).splitlines():
+            if line.startswith("    ") and line[4:5] not in ("", " ") and "  " in line[4:].rstrip():
+                assert line.endswith(units) or line.split()[-1].replace(",", "").replace(".", "").isdigit(), line
+
+
 def test_explain_aligns_the_values_of_the_arithmetic() -> None:
     lines = render_report(REPORTS["70b"], explain=True).splitlines()
     ends = {len(line) for line in lines if line.startswith("    ") and line.endswith(" GB")}
