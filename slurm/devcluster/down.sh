@@ -98,4 +98,7 @@ fi
 stop $(slurmd_names) slurmdbd munged
 stop mariadb
 rm -f "$DIR"/run/*.pid "$DIR"/run/*.sock*
-[ -z "$PURGE" ] || rm -rf "$DIR"
+if [ -n "$PURGE" ]; then
+  if [ -s "$DIR/etc/port" ]; then rm -f "/tmp/outerloop-dev-$(id -u)/ports/$(cat "$DIR/etc/port")"; fi
+  rm -rf "$DIR"
+fi

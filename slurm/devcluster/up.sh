@@ -133,53 +133,47 @@ listening() { # the listening TCP ports of this machine, decimal, one a line
   done
 }
 
+# reserved BLOCK: another cluster of this account has it, even if it does not listen yet.
+reserved() {
+  local other
+  read -r other <"$RESERVATIONS/$1" 2>/dev/null || return 1
+  [ "$other" != "$DIR" ] && [ "$(cat "$other/etc/port" 2>/dev/null)" = "$1" ]
+}
+
 block_is_free() {
   local port
+  reserved "$1" && return 1
   for port in $TAKEN; do
     [ "$port" -lt "$1" ] || [ "$port" -ge $(($1 + BLOCK)) ] || return 1
   done
 }
 
 choose_ports() {
-  local start tries=0
+  local start=$1 tries=0
   TAKEN=$(listening)
-  if [ -n "${OUTERLOOP_DEV_PORT:-}" ]; then
-    start=$OUTERLOOP_DEV_PORT
-  else # spread clusters by folder, so that two that start at the same instant rarely want the same block
-    start=$((FIRST_PORT + BLOCK * ($(printf %s "$DIR" | cksum | cut -d' ' -f1) % ((LAST_PORT - FIRST_PORT) / BLOCK))))
-  fi
   until block_is_free "$start"; do
     start=$((start + BLOCK))
     [ "$start" -le "$LAST_PORT" ] || start=$FIRST_PORT
     tries=$((tries + 1))
     [ "$tries" -lt 300 ] || die "no free block of $BLOCK ports between $FIRST_PORT and $LAST_PORT"
   done
-  echo "$start"
+  echo "$start" >"$DIR/etc/port"
+  echo "$DIR" >"$RESERVATIONS/$start"
 }
 
-# Starters of one account also take turns while they choose and bind; another account's are kept apart by the
-# spreading above.
-mkdir -p "/tmp/outerloop-dev-$(id -u)"
-exec 8>"/tmp/outerloop-dev-$(id -u)/ports.lock"
-flock -w 120 8 || die "another cluster has been starting for two minutes"
-
-any_alive() {
-  local name
-  for name in slurmctld slurmdbd mariadb; do alive "$name" && return 0; done
-  return 1
-}
-if any_alive && [ -s "$DIR/etc/port" ]; then
+RESERVATIONS=/tmp/outerloop-dev-$(id -u)/ports
+mkdir -p "$RESERVATIONS"
+PORT=
+[ ! -s "$DIR/etc/port" ] || read -r PORT <"$DIR/etc/port"
+# A cluster that comes back keeps its ports: its slurmds and its jobs may still be up and know no others.
+if [ -z "$PORT" ] || [ "$(cat "$RESERVATIONS/$PORT" 2>/dev/null)" != "$DIR" ]; then
+  # Clusters spread by folder, so that those of two accounts, who share no lock, rarely want the same block.
+  wanted=$((FIRST_PORT + BLOCK * ($(printf %s "$DIR" | cksum | cut -d' ' -f1) % ((LAST_PORT - FIRST_PORT) / BLOCK))))
+  (
+    flock -w 60 8 || die "another cluster has been choosing its ports for a minute"
+    choose_ports "${OUTERLOOP_DEV_PORT:-$wanted}"
+  ) 8>"$RESERVATIONS/lock"
   read -r PORT <"$DIR/etc/port"
-else
-  # A cluster that comes back keeps its ports if it can: its slurmds may still be up and know no others.
-  if [ -z "${OUTERLOOP_DEV_PORT:-}" ] && [ -s "$DIR/etc/port" ]; then
-    read -r OUTERLOOP_DEV_PORT <"$DIR/etc/port"
-    for i in $(seq 1 "$NODES"); do
-      if alive "slurmd-n$i"; then PORT=$OUTERLOOP_DEV_PORT && break; fi
-    done
-  fi
-  PORT=${PORT:-$(choose_ports)}
-  echo "$PORT" >"$DIR/etc/port"
 fi
 
 # ------------------------------------------------------------------------------------------------ slurm.conf
@@ -280,7 +274,7 @@ if ! alive munged; then
   fi
   rm -f "$DIR"/run/munge.sock*
   "$MUNGED" --key-file="$DIR/etc/munge.key" --socket="$DIR/run/munge.sock" --pid-file="$DIR/run/munged.pid" \
-    --log-file="$DIR/log/munged.log" --seed-file="$DIR/run/munged.seed" --num-threads=4 8>&- 9>&-
+    --log-file="$DIR/log/munged.log" --seed-file="$DIR/run/munged.seed" --num-threads=4 9>&-
   wait_for 20 "munged" test -S "$DIR/run/munge.sock"
 fi
 
@@ -315,7 +309,7 @@ GRANT ALL ON slurm_acct_db.* TO 'slurm'@'127.0.0.1';
 SQL
     rm -f "$DIR/run/mariadb.pid"
     setsid "$MARIADBD" --defaults-file="$DIR/etc/my.cnf" --init-file="$DIR/etc/init.sql" \
-      </dev/null >>"$DIR/log/mariadb.out" 2>&1 8>&- 9>&- &
+      </dev/null >>"$DIR/log/mariadb.out" 2>&1 9>&- &
     wait_for 60 "MariaDB" port_open $((PORT + 2))
   fi
   if ! alive slurmdbd; then
@@ -340,19 +334,19 @@ DebugLevel=info
 CONFIG
       [ -z "$PLUGINS" ] || echo "PluginDir=$PLUGINS" >>"$DIR/etc/slurmdbd.conf"
     )
-    "$DIR/bin/slurmdbd" 8>&- 9>&-
+    "$DIR/bin/slurmdbd" 9>&-
     wait_for 60 "slurmdbd" port_open $((PORT + 1))
   fi
 fi
 
 if ! alive slurmctld; then
-  "$DIR/bin/slurmctld" -f "$CONF" ${OUTERLOOP_DEV_CLEAN:+-c} 8>&- 9>&-
+  "$DIR/bin/slurmctld" -f "$CONF" ${OUTERLOOP_DEV_CLEAN:+-c} 9>&-
   wait_for 30 "slurmctld" "$DIR/bin/scontrol" ping
 fi
 for i in $(seq 1 "$NODES"); do
   alive "slurmd-n$i" && continue
   mkdir -p "$DIR/spool/n$i"
-  "$DIR/bin/slurmd" -f "$CONF" -N "n$i" -d "$DIR/bin/slurmstepd" 8>&- 9>&-
+  "$DIR/bin/slurmd" -f "$CONF" -N "n$i" -d "$DIR/bin/slurmstepd" 9>&-
 done
 
 nodes_up() {
