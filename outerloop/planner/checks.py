@@ -10,7 +10,7 @@ from outerloop.planner.arithmetic import Estimate
 from outerloop.planner.catalog import Gpu
 from outerloop.planner.communication import EFFICIENCY_HARD, EFFICIENCY_WARN, Traffic
 from outerloop.planner.layout import Layout
-from outerloop.planner.report import Check
+from outerloop.planner.report import Check, CheckName
 from outerloop.planner.request import Family, PlanRequest
 
 VRAM_HARD, VRAM_PROFILE = 0.95, 0.80
@@ -107,42 +107,42 @@ def check_communication(layout: Layout, exchanged: Traffic, share: float | None)
     return Check(name="communication", ok=True, text=text, warning=share < EFFICIENCY_WARN)
 
 
+def _time_check(name: CheckName, label: str, limit: float, time: Estimate | None) -> Check:
+    if time is None:
+        text = f"time unknown, so {label} of {hours(limit)} cannot be shown to hold"
+        return Check(name=name, ok=None, text=text, policy=True)
+    if time.central > limit:
+        text = f"takes {hours(time.central)}, beyond {label} of {hours(limit)}"
+        return Check(name=name, ok=False, text=text, policy=True)
+    text = f"takes {hours(time.central)} of {label}'s {hours(limit)}"
+    late = time.high > limit
+    if late:
+        text += f", but up to {hours(time.high)} at low utilisation"
+    return Check(name=name, ok=True, text=text, warning=late, policy=True)
+
+
+def _budget_check(budget: float, cost: Estimate | None) -> Check:
+    if cost is None:
+        text = f"cost unknown, so the budget of {budget:,.2f} cannot be shown to hold"
+        return Check(name="budget", ok=None, text=text, policy=True)
+    if cost.central > budget:
+        text = f"costs {cost.central:,.2f}, beyond the budget of {budget:,.2f}"
+        return Check(name="budget", ok=False, text=text, policy=True)
+    text = f"costs {cost.central:,.2f} of the budget's {budget:,.2f}"
+    dear = cost.high > budget
+    if dear:
+        text += f", but up to {cost.high:,.2f} at low utilisation"
+    return Check(name="budget", ok=True, text=text, warning=dear, policy=True)
+
+
 def check_limits(request: PlanRequest, time: Estimate | None, cost: Estimate | None) -> list[Check]:
     """The lane's time limit, the deadline and the budget. Unknown times and costs are said, and do not pass."""
     checks = []
-    for name, limit in (("time_limit", request.resources.time_limit_hours), ("deadline", request.deadline_hours)):
-        if limit is None:
-            continue
-        label = "the lane's time limit" if name == "time_limit" else "the deadline"
-        field = "time_limit" if name == "time_limit" else "deadline"
-        if time is None:
-            text, ok, warning = f"time unknown, so {label} of {hours(limit)} cannot be shown to hold", None, False
-        elif time.central > limit:
-            text, ok, warning = f"takes {hours(time.central)}, beyond {label} of {hours(limit)}", False, False
-        else:
-            text, ok = f"takes {hours(time.central)} of {label}'s {hours(limit)}", True
-            warning = time.high > limit
-            if warning:
-                text += f", but up to {hours(time.high)} at low utilisation"
-        checks.append(
-            Check(
-                name="time_limit" if field == "time_limit" else "deadline",
-                ok=ok,
-                text=text,
-                warning=warning,
-                policy=True,
-            )
-        )
+    if request.resources.time_limit_hours is not None:
+        limit = request.resources.time_limit_hours
+        checks.append(_time_check("time_limit", "the lane's time limit", limit, time))
+    if request.deadline_hours is not None:
+        checks.append(_time_check("deadline", "the deadline", request.deadline_hours, time))
     if request.budget is not None:
-        if cost is None:
-            text, ok = f"cost unknown, so the budget of {request.budget:,.2f} cannot be shown to hold", None
-            warning = False
-        else:
-            ok = cost.central <= request.budget
-            verb = "within" if ok else "beyond"
-            text = f"costs {cost.central:,.2f}, {verb} the budget of {request.budget:,.2f}"
-            warning = ok and cost.high > request.budget
-            if warning:
-                text += f", but up to {cost.high:,.2f} at low utilisation"
-        checks.append(Check(name="budget", ok=ok, text=text, warning=warning, policy=True))
+        checks.append(_budget_check(request.budget, cost))
     return checks

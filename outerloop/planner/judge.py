@@ -84,13 +84,13 @@ def _time(step: Step | None, steps: float | None) -> Estimate | None:
     )
 
 
-def cost_of(time: Estimate | None, workers: int, hosts: int, request: PlanRequest) -> Estimate | None:
-    """Price of the workers' GPU hours, or of the hosts' hours; None where time or price is unknown."""
+def cost_of(time: Estimate | None, gpus: int, hosts: int, request: PlanRequest) -> Estimate | None:
+    """Price of the GPU hours, or of the hosts' hours where no GPU is used; None where time or price is unknown."""
     resources = request.resources
     if time is None:
         return None
-    if resources.price_per_gpu_hour is not None and resources.gpus_per_host:
-        rate, formula = workers * resources.price_per_gpu_hour, f"{workers} GPUs × {resources.price_per_gpu_hour:g}"
+    if gpus and resources.price_per_gpu_hour is not None:
+        rate, formula = gpus * resources.price_per_gpu_hour, f"{gpus} GPUs × {resources.price_per_gpu_hour:g}"
     elif resources.price_per_host_hour is not None:
         rate, formula = hosts * resources.price_per_host_hour, f"{hosts} hosts × {resources.price_per_host_hour:g}"
     else:
@@ -263,25 +263,25 @@ def _plain_candidate(
     request: PlanRequest,
     checks: list[Check],
     time: Estimate | None,
+    *,
+    gpus: int = 0,
+    hosts: int = 1,
     **fields: object,
 ) -> Candidate:
-    cost = cost_of(time, workers, _as_int(fields.get("hosts"), 1), request)
+    cost = cost_of(time, gpus, hosts, request)
     checks = [*check_family(family, request), *checks, *check_limits(request, time, cost)]
     return Candidate.model_validate(
         {
             "name": family if workers <= 1 else f"{family}_x{workers}",
             "family": family,
             "workers": workers,
+            "hosts": hosts,
             "time_hours": time,
             "cost": cost,
             **fields,
             **_verdict(checks),
         }
     )
-
-
-def _as_int(value: object, default: int) -> int:
-    return value if isinstance(value, int) else default
 
 
 def _given_hours(value: float | None, formula: str) -> Estimate | None:
@@ -347,13 +347,13 @@ def _judge_tasks(work: IndependentTasks, request: PlanRequest) -> list[Candidate
     count = min(slots or 1, work.tasks)
     waves = math.ceil(work.tasks / slots) if slots else None
     hosts = _hosts_for(count, resources.hosts, slots)
-    gpus = count * work.gpus_per_task
     leased = _plain_candidate(
         "lease_tasks",
         count,
         request,
         list(checks),
         duration(waves),
+        gpus=count * work.gpus_per_task,
         hosts=hosts,
         waves=waves,
         launcher="slurm_array",
@@ -366,19 +366,10 @@ def _judge_tasks(work: IndependentTasks, request: PlanRequest) -> list[Candidate
         request,
         [check for check in checks if check.ok is False],
         duration(work.tasks),
+        gpus=work.gpus_per_task,
         waves=work.tasks,
     )
-    if gpus and request.resources.price_per_gpu_hour is not None and work.gpus_per_task > 1:
-        leased, one = _priced(leased, gpus, request), _priced(one, work.gpus_per_task, request)
     return [leased, one]
-
-
-def _priced(candidate: Candidate, gpus: int, request: PlanRequest) -> Candidate:
-    """The candidate with its cost counted over `gpus`, and its limits judged anew."""
-    cost = cost_of(candidate.time_hours, gpus, candidate.hosts, request)
-    kept = [check for check in candidate.checks if check.name not in ("time_limit", "deadline", "budget")]
-    checks = [*kept, *check_limits(request, candidate.time_hours, cost)]
-    return candidate.model_copy(update={"cost": cost, **_verdict(checks)})
 
 
 def _hosts_for(count: int, hosts: int, slots: int | None) -> int:

@@ -127,6 +127,14 @@ def test_gpu_tasks_are_placed_by_gpus_and_priced_by_them() -> None:
     assert leased.cost is not None and leased.cost.central == pytest.approx(2 * 4 * 2 * 1.5)
 
 
+def test_cpu_tasks_on_hosts_with_gpus_pay_for_hosts_not_for_gpus() -> None:
+    work = {"kind": "independent_tasks", "tasks": 8, "task_minutes": 60}
+    hosts = {"hosts": 2, "cores_per_host": 16, "gpus_per_host": 4, "gpu": "A10", "price_per_gpu_hour": 9.0}
+    assert planned(work, hosts).candidate("lease_tasks_x8").cost is None
+    priced = planned(work, hosts | {"price_per_host_hour": 0.5}).candidate("lease_tasks_x8")
+    assert priced.cost is not None and priced.cost.central == pytest.approx(2 * 0.5)
+
+
 @pytest.mark.parametrize(
     ("gpus", "per_host", "expected"),
     [
