@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 from sqlalchemy import update
 
 from outerloop.climb import Failure, scope_verdict
