@@ -7,6 +7,7 @@ protocol (local.py). What the script does is its own business; outerloop.job is 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -37,6 +38,9 @@ _LAUNCH_GRACE_SECONDS = 60.0
 _UNKILLABLE_SECONDS = 60.0
 # prctl(2), linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
+# The script begins only when its process is on record. If this process is killed before, `read` fails, it never does:
+# a job whose runner is gone either never ran or can be seen running.
+_GATE = 'read -r go && exec "$0" "$@" </dev/null'
 
 
 def main(arguments: list[str]) -> int:
@@ -139,8 +143,8 @@ def _execute(folder: JobFolder, request: Mapping[str, Any], held: Mapping[str, l
     tokens = [descriptor for taken in held.values() for _, descriptor in taken]
     with Path(request["log"]).open("ab") as log:
         script = subprocess.Popen(
-            [str(folder.script), *request["args"]],
-            stdin=subprocess.DEVNULL,
+            ["/bin/sh", "-c", _GATE, str(folder.script), *request["args"]],
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=request["workdir"],
@@ -151,6 +155,9 @@ def _execute(folder: JobFolder, request: Mapping[str, Any], held: Mapping[str, l
     began = time.time()
     clock = time.monotonic()
     folder.write_identity("script", script.pid, started=began)
+    assert script.stdin is not None
+    with contextlib.suppress(BrokenPipeError), script.stdin:
+        script.stdin.write(b"go\n")
     state: JobState | None = None
     while script.poll() is None:
         if folder.cancelled_by is not None:

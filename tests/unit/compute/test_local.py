@@ -237,8 +237,14 @@ def test_a_launcher_that_cannot_start_is_a_refusal_that_leaves_no_job(
 def test_a_script_that_cannot_be_executed_fails_with_a_sentence_in_its_log(bench: Bench) -> None:
     job = bench.job("unexecutable", "exit 0")
     job.script.write_text("#!/nowhere/shell\n")
+    assert bench.until_state(bench.submit(job), JobState.FAILED).exit_code in (126, 127)
+    assert "/script" in job.log.read_text()
+
+
+def test_a_folder_that_is_gone_fails_the_job_with_a_sentence_in_its_log(bench: Bench) -> None:
+    job = bench.job("homeless", "exit 0", workdir=bench.folder / "gone")
     assert bench.until_state(bench.submit(job), JobState.FAILED).exit_code == 1
-    assert "cannot start" in job.log.read_text()
+    assert "cannot start" in job.log.read_text() and "gone" in job.log.read_text()
 
 
 def test_requests_are_private_because_they_hold_environments(bench: Bench) -> None:
