@@ -149,7 +149,7 @@ class Execution:
 
     def _place_inputs(self, tree: str, *, hidden: bool) -> None:
         for item in self.work.inputs:
-            if item.hidden and not hidden:
+            if (item.hidden and not hidden) or os.path.isabs(item.path):
                 continue
             if self.work.isolation == "none":
                 artifacts.place_input(tree, item)
@@ -297,7 +297,7 @@ class Execution:
             over.append((self.environment, self.environment))
         for item in work.inputs:
             if not (item.hidden and command):
-                over.append((os.path.realpath(item.source), f"{view.tree}/{item.path}"))
+                over.append((os.path.realpath(item.source), os.path.join(view.tree, item.path)))
         return sandbox.Room(
             readable=readable,
             writable=writable,

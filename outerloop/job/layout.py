@@ -26,7 +26,8 @@ spec.json
         network (bool), input_files ([{path, source, digest, hidden}]), environment_slot (path or ""),
         kind ("measure" | "environment"), output_cap_bytes (of the outputs handed to score), artifact_cap_bytes (of
         the outputs that are kept). A launch ({"argv", "env", "files": {name: text}}) may stand in either mapping; its
-        files are written into OUTERLOOP_OUTPUT_DIR. An input's digest "sha256:<hex>" of a regular file is checked.
+        files are written into OUTERLOOP_OUTPUT_DIR. An input's digest (64 hex, "sha256:" before it or not) of a regular file is checked,
+        its path is relative to the tree, or absolute and then shown where it is.
         environment_slot is the slot's folder: its accepted attempt's env/ is used (or a folder with a bin/ of its
         own). base_tree may also stand in determinants as score_tree, and kind and network stand in either.
 

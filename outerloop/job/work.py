@@ -33,7 +33,10 @@ class SpecError(ValueError):
 
 @dataclass(frozen=True)
 class InputFile:
-    """Something to lay at `path` in the tree; `hidden` ones only in the scorer's tree."""
+    """Something to lay at `path` in the tree; `hidden` ones only in the scorer's tree.
+
+    An absolute `path` stays where it is: a sandbox shows it there, and without one there is nothing to do.
+    """
 
     path: str
     source: str
@@ -221,7 +224,9 @@ def _contradictions(work: Work) -> list[str]:
     if work.keep_logs_bytes < 0 or work.term_grace_seconds < 0:
         wrong.append("attempt.keep_logs_bytes and attempt.term_grace_seconds cannot be negative")
     wrong += [f"output {path!r} is no path inside the tree" for path in work.outputs if not inside(path)]
-    wrong += [f"input {item.path!r} is no path inside the tree" for item in work.inputs if not inside(item.path)]
+    for item in work.inputs:
+        if not inside(item.path.removeprefix("/")):
+            wrong.append(f"input {item.path!r} is neither a path inside the tree nor a plain absolute one")
     wrong += [f"input {i.path!r}: source {i.source!r} is not absolute" for i in work.inputs if i.source[:1] != "/"]
     return wrong
 

@@ -133,13 +133,18 @@ def test_outputs_and_inputs_have_their_places(rig: Rig) -> None:
     (data / "deep").mkdir(parents=True)
     (data / "deep" / "a.tsp").write_text("berlin")
     single.write_text("one")
+    absolute = rig.root / "shared" / "set.txt"
+    absolute.parent.mkdir()
+    absolute.write_text("absolute\n")
     command = (
         "cat data/tsplib/deep/a.tsp lists/single.txt > out/copy.txt && echo root > result.txt && "
-        "! echo x >> lists/single.txt && ! echo x > data/tsplib/new && [ ! -e hidden.txt ] && echo m 1"
+        "! echo x >> lists/single.txt && ! echo x > data/tsplib/new && [ ! -e hidden.txt ] && "
+        f"! echo x >> {absolute} && cat {absolute} && echo m 1"
     )
     inputs = [
         {"path": "data/tsplib", "source": str(data), "digest": "x", "hidden": False},
         {"path": "lists/single.txt", "source": str(single), "digest": "x", "hidden": False},
+        {"path": str(absolute), "source": str(absolute), "digest": "x", "hidden": False},
         {"path": "hidden.txt", "source": str(single), "digest": "x", "hidden": True},
     ]
     slot = rig.slot(
@@ -152,6 +157,7 @@ def test_outputs_and_inputs_have_their_places(rig: Rig) -> None:
     out = slot.attempt() / "r0" / "out"
     assert (out / "out" / "copy.txt").read_text() == "berlinone"
     assert (out / "result.txt").read_text() == "root\n"
+    assert slot.stdout() == b"absolute\nm 1\n"
     assert single.read_text() == "one" and not (data / "new").exists()
 
 

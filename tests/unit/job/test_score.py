@@ -182,6 +182,7 @@ def test_an_input_that_is_absent_or_changed_fails_in_setup(rig: Rig) -> None:
     for source, digest, named in (
         (rig.root / "gone", "", "No such file"),
         (present, "sha256:" + hashlib.sha256(b"then").hexdigest(), "has changed"),
+        (present, hashlib.sha256(b"then").hexdigest(), "has changed"),
     ):
         entry = {"path": "in", "source": str(source), "digest": digest, "hidden": False}
         slot = rig.slot("echo m 1", work={"input_files": [entry]})
