@@ -25,11 +25,12 @@ spec.json
         mirror (bare repository that holds `tree`), base_tree (for score), label, resumable (bool),
         network (bool), input_files ([{path, source, digest, hidden}]), environment_slot (path or ""),
         kind ("measure" | "environment"), output_cap_bytes (of the outputs handed to score), artifact_cap_bytes (of
-        the outputs that are kept). A launch ({"argv", "env", "files": {name: text}}) may stand in either mapping; its
-        files are written into OUTERLOOP_OUTPUT_DIR. An input's digest (64 hex, "sha256:" before it or not) of a regular file is checked,
-        its path is relative to the tree, or absolute and then shown where it is.
-        environment_slot is the slot's folder: its accepted attempt's env/ is used (or a folder with a bin/ of its
-        own). base_tree may also stand in determinants as score_tree, and kind and network stand in either.
+        the outputs that are kept). kind and network may stand in determinants too, base_tree as score_tree.
+        A launch ({"argv", "env", "files": {name: text}}) may stand in either mapping; its files are written into
+        OUTERLOOP_OUTPUT_DIR.
+        An input's digest (64 hex, "sha256:" before it or not) is checked for regular files up to a GiB. Its path is
+        relative to the tree, or absolute and then shown where it is.
+        environment_slot is the slot's folder: its accepted attempt's env/ is used (or a folder with a bin/ itself).
 
 attempts/<n>/attempt.json
     {"schema": 1, "digest": ..., "attempt": n, "minutes": 10.0, "margin_seconds": 60, "isolation": "none" | "bwrap" |
