@@ -18,6 +18,8 @@ from contextlib import contextmanager
 __all__ = ["EFFECTS", "effect"]
 
 FAULT_VARIABLE = "OUTERLOOP_FAULT"
+TRACE_VARIABLE = "OUTERLOOP_FAULT_TRACE"
+"""A file to which every point that is reached is appended: how a test knows what there is to attack."""
 
 EFFECTS: dict[str, str] = {
     "mirror.fetch": "the target's commits are fetched into the bare mirror",
@@ -62,6 +64,10 @@ _reached: dict[str, int] = {}
 
 
 def _point(place: str, name: str) -> None:
+    trace = os.environ.get(TRACE_VARIABLE)
+    if trace:
+        with open(trace, "a") as stream:  # noqa: PTH123 - this file is imported by every job and stays small
+            stream.write(f"{place}:{name}\n")
     armed = os.environ.get(FAULT_VARIABLE)
     if not armed:
         return

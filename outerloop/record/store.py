@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from sqlalchemy import Engine, create_engine, func, select, text
 from sqlalchemy.dialects.postgresql import insert
@@ -50,8 +51,25 @@ class LeaseHandle:
 
 
 def process_name() -> str:
-    """Who holds a lease, readable by a person: host, pid and a random part."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+    """Who holds a lease, readable by a person: host, pid, the process's start (clock ticks since boot), random."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_start_of(os.getpid())}:{uuid.uuid4().hex[:6]}"
+
+
+def _start_of(pid: int) -> str:
+    """When a process started (proc(5), field 22), so that a reused pid is not taken for it; "" when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def holder_is_dead(holder: str) -> bool:
+    """True only for a process of this host that certainly is gone. Another host's is never known to be."""
+    host, _, rest = holder.partition(":")
+    pid, _, more = rest.partition(":")
+    start = more.partition(":")[0]
+    return host == socket.gethostname() and pid.isdigit() and start.isdigit() and _start_of(int(pid)) != start
 
 
 class Record:
@@ -167,7 +185,26 @@ class Record:
                 ),
                 {"run": run_id, "holder": self.holder, "seconds": seconds},
             ).scalar_one_or_none()
+            if epoch is None:
+                epoch = self._take_from_the_dead(session, run_id, seconds)
         return None if epoch is None else LeaseHandle(run_id, self.holder, epoch)
+
+    def _take_from_the_dead(self, session: Session, run_id: str, seconds: float) -> int | None:
+        """A lease whose holder was killed on this host need not run out."""
+        row = session.execute(select(Lease.holder, Lease.epoch).where(Lease.run_id == run_id)).one_or_none()
+        if row is None or not holder_is_dead(row.holder):
+            return None
+        return session.execute(
+            text(
+                """
+                update leases set holder = :holder, epoch = epoch + 1,
+                       expires_at = now() + make_interval(secs => :seconds)
+                 where run_id = :run and epoch = :epoch
+                returning epoch
+                """
+            ),
+            {"run": run_id, "holder": self.holder, "seconds": seconds, "epoch": row.epoch},
+        ).scalar_one_or_none()
 
     def release_lease(self, lease: LeaseHandle) -> None:
         """Give a lease back; a lease that was lost meanwhile is left to its new holder."""

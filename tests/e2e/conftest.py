@@ -1,39 +1,23 @@
-"""A world of runs in a real Postgres, and the command line called as a user types it."""
+"""A fresh world per test, on the session's Postgres."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from outerloop.cli import app
+from tests.controller_rig.world import World
 from tests.postgres.conftest import database, pg_url, template_database
-from tests.rows import World, make_world
 
-__all__ = ["database", "pg_url", "template_database", "world"]
+__all__ = ["database", "pg_url", "template_database"]
 
 
 @pytest.fixture
-def world(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A fresh realm; commands that run in this process see it."""
-    made = make_world(database, tmp_path / "state")
-    for name in os.environ:
-        if name.startswith("OUTERLOOP_"):
-            monkeypatch.delenv(name)
-    for name, value in made.environment().items():
-        monkeypatch.setenv(name, value)
-    import time
-
-    time.tzset()
-    yield made
-    made.record.close()
-    monkeypatch.undo()
-    time.tzset()
+def world(tmp_path: Path, database: str) -> World:
+    return World(tmp_path, database)
 
 
-def outerloop(*arguments: str) -> Result:
-    """Call the command line in this process, piped: plain text, 80 columns."""
-    return CliRunner().invoke(app, list(arguments), prog_name="outerloop")
+@pytest.fixture
+def make_world(tmp_path: Path, database: str) -> Iterator[Callable[..., World]]:
+    yield lambda **dispatch: World(tmp_path / "w", database, **dispatch)

@@ -1,0 +1,169 @@
+"""kill -9 of submit, wake and tick at every point between two effects; a process stopped between intent and sbatch.
+
+The points are not listed here: a first, undisturbed climb records which ones each command comes by, and each of them
+is then attacked in a world of its own. An effect that no command of this file reaches fails the last test, unless it
+stands in OTHERWHERE with the place of its test.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outerloop.effects import EFFECTS
+from tests.controller_rig.world import World, resume, stopped, wait_for
+from tests.postgres.conftest import _database_url, _execute
+
+EXPECTED = ("accepted", "")
+
+OTHERWHERE = {
+    "run.marker": "test_cli_wake.py: a wake that cannot reach the record",
+    "slot.retry": "test_faults.py: retry",
+    "compute.cancel": "test_faults.py: cancel",
+    "tx.operator": "test_faults.py: cancel and retry",
+    "tx.block": "test_faults.py: blocked runs",
+    "tx.rebuild": "test_rebuild.py",
+    "tx.collect": "test_collect.py",
+    "gc.trash": "test_collect.py",
+    "gc.delete": "test_collect.py",
+}
+
+_counter = 0
+
+
+@pytest.fixture
+def worlds(tmp_path: Path, pg_url: str, template_database: str, request: pytest.FixtureRequest) -> Callable[[], World]:
+    """Makes fresh worlds, each with a database of its own."""
+
+    def make() -> World:
+        global _counter
+        _counter += 1
+        name = f"crash_{_counter}_{abs(hash(request.node.nodeid)) % 10**6}"
+        _execute(pg_url, f"create database {name} template {template_database}")
+        request.addfinalizer(lambda: _execute(pg_url, f"drop database {name} with (force)"))
+        return World(tmp_path / str(_counter), _database_url(pg_url, name))
+
+    return make
+
+
+def points_of(world: World) -> list[str]:
+    """Each point with the number of the time that it is reached: before:tx.outcome:kill:2."""
+    seen: dict[str, int] = {}
+    faults = []
+    for point in world.reached():
+        seen[point] = seen.get(point, 0) + 1
+        faults.append(f"{point}:kill:{seen[point]}")
+    return faults
+
+
+def the_only_run(world: World) -> str:
+    return world.runs()[0].id
+
+
+def finish(world: World) -> None:
+    world.ticks_until_rest()
+    assert world.verdicts() == {"better": EXPECTED}, world.describe()
+    world.check_invariants()
+
+
+def test_submit_killed_at_every_point(worlds: Callable[[], World]) -> None:
+    calm = worlds()
+    assert calm.forked(lambda: calm.submit("better"), trace=True) == 0
+    points = points_of(calm)
+    finish(calm)
+    acknowledged = "after:inbox.write:kill:1"
+    assert acknowledged in points
+    durable = False
+    for fault in points:
+        world = worlds()
+        assert world.forked(lambda w=world: w.submit("better"), fault=fault) == -signal.SIGKILL, fault
+        durable = durable or fault == acknowledged
+        if not durable:
+            assert not world.runs() or world.verdicts(), fault
+            world.submit("better")  # the researcher's shell said "Killed"; asking again is what anybody would do
+        finish(world)
+        assert world.executions() == 2, fault
+
+
+def test_wake_killed_at_every_point(worlds: Callable[[], World]) -> None:
+    def parked() -> World:
+        world = worlds()
+        world.submit("better")
+        world.run_measures()
+        return world
+
+    calm = parked()
+    [(_job, run_id, number)] = calm.take_wakes()
+    assert calm.forked(lambda: calm.wake(run_id, number), trace=True) == 0
+    points = points_of(calm)
+    finish(calm)
+    for fault in points:
+        world = parked()
+        [(_job, run_id, number)] = world.take_wakes()
+        assert world.forked(lambda w=world, r=run_id, n=number: w.wake(r, n), fault=fault) == -signal.SIGKILL, fault
+        finish(world)
+        assert world.executions() == 2, fault
+
+
+def test_tick_killed_at_every_point(worlds: Callable[[], World]) -> None:
+    """The tick that takes a request from the inbox, and the one that decides."""
+
+    def left_in_inbox() -> World:
+        world = worlds()
+        world.forked(lambda: world.submit("better"), fault="after:inbox.write:kill")
+        return world
+
+    def decided_by_tick() -> World:
+        world = worlds()
+        world.submit("better")
+        world.run_measures()
+        return world
+
+    for prepare in (left_in_inbox, decided_by_tick):
+        calm = prepare()
+        assert calm.forked(lambda w=calm: w.tick(), trace=True) == 0
+        points = points_of(calm)
+        finish(calm)
+        for fault in points:
+            world = prepare()
+            assert world.forked(lambda w=world: w.tick(), fault=fault) == -signal.SIGKILL, fault
+            finish(world)
+            assert world.executions() == 2, fault
+
+
+@pytest.mark.parametrize(
+    "point", ["after:tx.intent", "before:compute.submit", "after:compute.submit", "before:tx.outcome"]
+)
+def test_a_process_stopped_between_intent_and_outcome_changes_nothing_when_it_comes_back(
+    worlds: Callable[[], World], point: str
+) -> None:
+    world = worlds()
+    pid = world.start(lambda: world.submit("better"), fault=f"{point}:stop")
+    wait_for(lambda: stopped(pid), 60, "the stop")
+    # Its lease is as good as any until it runs out; nobody waits five minutes in a test.
+    world.expire_leases()
+    finish(world)
+    before = world.snapshot()
+    resume(pid)
+    world.run_measures()
+    world.tick()
+    assert world.snapshot() == before
+    assert world.executions() == 2
+    world.check_invariants()
+
+
+def test_every_effect_is_attacked_somewhere(worlds: Callable[[], World]) -> None:
+    world = worlds()
+    world.forked(lambda: world.submit("better"), trace=True)
+    world.run_measures()
+    world.forked(lambda: world.tick(), trace=True)
+    for _job, run_id, number in world.take_wakes():
+        world.forked(lambda r=run_id, n=number: world.wake(r, n), trace=True)
+    second = worlds()
+    second.forked(lambda: second.submit("better"), fault="after:inbox.write:kill")
+    second.forked(lambda: second.tick(), trace=True)
+    reached = {point.split(":")[1] for w in (world, second) for point in w.reached()}
+    assert set(EFFECTS) - reached - set(OTHERWHERE) == set()
