@@ -382,7 +382,7 @@ def judge_all(request: PlanRequest, ledger: Sequence[MeasuredFigure] = ()) -> tu
     work = request.workload
     figures = (*request.figures, *ledger)
     if isinstance(work, TransformerFinetune | PytorchTraining) and not request.resources.gpus:
-        return [], [NO_GPU_NOTE]
+        return [], [f"{NO_GPU_NOTE} (resources: {request.resources.source})"]
     if isinstance(work, TransformerFinetune):
         return _judge_transformer(work, request, figures), []
     if isinstance(work, PytorchTraining):

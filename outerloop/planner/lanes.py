@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from outerloop.planner.catalog import find_gpu
 from outerloop.planner.request import Resources
 
 _KEYS: dict[str, tuple[str, ...]] = {
@@ -91,10 +92,12 @@ def resources_from_lane(lane: Mapping[str, Any], partition: Mapping[str, str] | 
     """The resources that a lane's settings, and what Slurm says of its partition, describe.
 
     Accepts the request's own names and Slurm's (`nodes`, `gpus_per_node`, `gres`, `memory_mb`, `cpus_per_node`,
-    `max_minutes`). A nested `resources` table wins over the lane's own keys, and those over the partition's.
+    `max_minutes`). A nested `resources` table wins over the lane's own keys, and those over the partition's. GPUs of a
+    partition that names no type, or one that the catalogue lacks, are left out, and `source` says so: work without GPUs
+    can still be planned there.
 
     Raises:
-        ValueError: a figure of the lane that makes no sense, or GPUs without a type; pydantic's ValidationError is one.
+        ValueError: a figure of the lane that makes no sense, or GPUs of the lane itself without a type.
     """
     nested = lane.get("resources")
     sources = [lane, partition_figures(partition or {})]
@@ -106,7 +109,25 @@ def resources_from_lane(lane: Mapping[str, Any], partition: Mapping[str, str] | 
             values.setdefault(field, value)
     name = lane.get("name")
     values["source"] = f"lane {name}" if name else "lane"
+    offered = partition_figures(partition or {})
+    if values.get("gpu") is None and "gpus_per_node" in offered:
+        values.pop("gpus_per_host", None)
+        values["source"] += ", whose partition does not name its GPUs: set the lane's gpu_type"
+    elif "gpu_type" in offered and values.get("gpu") == offered["gpu_type"] and not _is_known(values["gpu"]):
+        values.pop("gpus_per_host", None)
+        unknown = values.pop("gpu")
+        values["source"] += f", whose GPUs {unknown!r} are not in the catalogue: set the lane's gpu_type"
     return Resources.model_validate(values)
+
+
+def _is_known(gpu: object) -> bool:
+    if not isinstance(gpu, str):
+        return gpu is not None
+    try:
+        find_gpu(gpu)
+    except KeyError:
+        return False
+    return True
 
 
 def _known(source: Mapping[str, Any]) -> dict[str, Any]:

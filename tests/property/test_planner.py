@@ -191,7 +191,7 @@ def test_nothing_unknown_and_nothing_beyond_a_limit_ever_passes(request: PlanReq
             assert candidate.cost is not None and candidate.cost.central <= request.budget
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(requests())
 def test_a_plan_is_a_pure_function_and_selects_one_or_hints(request: PlanRequest) -> None:
     report = plan(request)

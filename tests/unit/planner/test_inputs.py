@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,9 +162,30 @@ def test_the_lanes_own_gpu_type_wins_over_the_partitions() -> None:
 
 def test_a_partition_of_several_cards_needs_the_lane_to_name_one() -> None:
     mixed = PARTITION | {"TRES": "cpu=256,mem=2060000M,node=4,gres/gpu=16,gres/gpu:a100=8,gres/gpu:t4=8"}
-    with pytest.raises(ValueError, match="name the GPU type"):
-        resources_from_lane({}, mixed)
+    left_out = resources_from_lane({"name": "gpu"}, mixed)
+    assert left_out.gpus == 0 and "set the lane's gpu_type" in left_out.source
     assert resources_from_lane({"gpu_type": "t4"}, mixed).gpus == 16
+
+
+def test_cards_that_the_catalogue_lacks_are_left_out_by_name() -> None:
+    slices = PARTITION | {"TRES": "cpu=256,node=4,gres/gpu=16,gres/gpu:a100_1g.5gb=16"}
+    left_out = resources_from_lane({"name": "gpu"}, slices)
+    assert left_out.gpus == 0 and "'a100_1g.5gb' are not in the catalogue" in left_out.source
+    assert left_out.cores_per_host == 64
+
+
+CAPTURED = sorted((Path(__file__).parents[2] / "fixtures" / "slurm").glob("*/scontrol-partition.txt"))
+
+
+@pytest.mark.parametrize("path", CAPTURED, ids=lambda path: path.parent.name)
+def test_partitions_as_real_clusters_printed_them(path: Path) -> None:
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("PartitionName=")]
+    fields = [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
+    gpu = next(each for each in fields if each["PartitionName"] == "gpu")
+    resources = resources_from_lane({"name": "gpu", "gpu_type": "a100"}, gpu)
+    assert (resources.hosts, resources.gpus_per_host, resources.cores_per_host) == (2, 4, 16)
+    assert resources.host_memory_gb == pytest.approx(67.1, abs=0.1)
+    assert all(resources_from_lane({"name": "any"}, each).hosts >= 1 for each in fields)
 
 
 @pytest.mark.parametrize("fields", [{}, {"TotalNodes": "0"}, {"TRES": "(null)"}, {"TotalNodes": "x", "TRES": ","}])
