@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -282,6 +283,30 @@ def compile_plan(path: Path, command: tuple[str, ...], candidate: str | None, fr
             if len(specs) > 1:
                 click.echo(f"{'' if index == 0 else chr(10)}task {index}")
             _show(spec)
+
+
+@plan.command("calibrate", help="Compare the memory estimate with PyTorch's own account. Needs torch; takes minutes.")
+@click.option("--case", "wanted", multiple=True, help="Only this case, as the table names it; repeatable.")
+@json_option
+def calibrate(wanted: tuple[str, ...], as_json: bool) -> None:
+    with explained():
+        from outerloop.planner.calibrate import compare, render, standard_cases
+
+        cases = standard_cases()
+        for name in wanted:
+            if name not in cases:
+                raise CliError(f"no case {name!r}; there are: {'; '.join(cases)}", ExitCode.NOT_FOUND)
+        try:
+            found = compare({name: cases[name] for name in wanted or cases})
+        except ModuleNotFoundError as error:
+            raise CliError(f"calibrating needs {error.name}: install outerloop-slurm[posttrain]") from None
+        if as_json:
+            emit_json([{**asdict(item), "difference": item.difference} for item in found])
+        else:
+            click.echo(
+                "Both columns are estimates: ours, and torch's fake-tensor memory tracker on a reference decoder."
+            )
+            click.echo(render(found), nl=False)
 
 
 def _strategy(path: Path, command: tuple[str, ...], candidate: str | None, framework: str) -> StrategyPlan:

@@ -20,9 +20,9 @@ by up to 7 % (24 GB cards hold 24 GiB): the difference is left as headroom on pu
 
 
 class Frozen(BaseModel):
-    """Base of every planner model: immutable, unknown keys refused."""
+    """Base of every planner model: immutable; unknown keys, infinities and NaN refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Line(Frozen):

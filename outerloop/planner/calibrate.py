@@ -301,7 +301,3 @@ def render(comparisons: Sequence[Comparison]) -> str:
     for item in comparisons:
         rows.append(f"| {item.case} | {item.predicted_gb:.2f} | {item.tracked_gb:.2f} | {item.difference:+.1%} |")
     return "\n".join(rows) + "\n"
-
-
-if __name__ == "__main__":
-    print(render(compare()), end="")

@@ -48,12 +48,12 @@ class Gpu(Frozen):
     """One kind of GPU. TFLOP/s are dense peaks; `bf16_tflops` None means that the card has no bf16."""
 
     name: str
-    memory_gb: float = Field(gt=0)
-    bf16_tflops: float | None = Field(default=None, gt=0)
-    fp16_tflops: float = Field(gt=0)
-    fp32_tflops: float = Field(gt=0, description="TF32 where the card has it")
-    link_gb_per_s: float = Field(gt=0, description="one direction, GPU to GPU inside a host")
-    pcie_gb_per_s: float = Field(gt=0, description="one direction, host memory to GPU")
+    memory_gb: float = Field(gt=0, le=10**9)
+    bf16_tflops: float | None = Field(default=None, gt=0, le=10**9)
+    fp16_tflops: float = Field(gt=0, le=10**9)
+    fp32_tflops: float = Field(gt=0, le=10**9, description="TF32 where the card has it")
+    link_gb_per_s: float = Field(gt=0, le=10**9, description="one direction, GPU to GPU inside a host")
+    pcie_gb_per_s: float = Field(gt=0, le=10**9, description="one direction, host memory to GPU")
     utilisation: Utilisation
     utilisation_source: str = "given"
     source: str = "given"

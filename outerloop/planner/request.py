@@ -15,6 +15,9 @@ from outerloop.planner.arithmetic import Frozen
 from outerloop.planner.catalog import GPUS, Gpu, Precision, find_gpu
 from outerloop.planner.shapes import SHAPES, LoraTarget, ModelShape, find_shape
 
+LARGEST = 10**15
+"""Bound of every count and figure of a request: far above any real one, and no product of a few overflows."""
+
 Mode = Literal["cheapest", "fastest", "balanced", "reliable"]
 Checkpointing = Literal["none", "selective", "full"]
 Loss = Literal["plain", "chunked", "fused"]
@@ -45,19 +48,28 @@ def _nearest(name: str, known: list[str]) -> str:
 class Resources(Frozen):
     """The machines. `host_memory_gb` and `cores_per_host` are what one host has, not what one job asks for."""
 
-    hosts: int = Field(default=1, gt=0)
-    gpus_per_host: int = Field(default=0, ge=0)
+    hosts: int = Field(default=1, gt=0, le=1_000_000)
+    gpus_per_host: int = Field(default=0, ge=0, le=1024)
     gpu: Gpu | None = None
-    host_memory_gb: float | None = Field(default=None, gt=0)
-    cores_per_host: int | None = Field(default=None, gt=0)
+    host_memory_gb: float | None = Field(default=None, gt=0, le=LARGEST)
+    cores_per_host: int | None = Field(default=None, gt=0, le=LARGEST)
     intra_host_gb_per_s: float | None = Field(
-        default=None, gt=0, description="GPU to GPU inside a host, GB/s one way; default: the GPU's own link"
+        default=None,
+        gt=0,
+        le=LARGEST,
+        description="GPU to GPU inside a host, GB/s one way; default: the GPU's own link",
     )
-    inter_host_gbit_per_s: float | None = Field(default=None, gt=0, description="one link between hosts, Gbit/s")
-    links_per_host: int = Field(default=1, gt=0, description="links (rails) of that rate that each host has")
-    price_per_gpu_hour: float | None = Field(default=None, ge=0)
-    price_per_host_hour: float | None = Field(default=None, ge=0)
-    time_limit_hours: float | None = Field(default=None, gt=0, description="longest job that the lane accepts")
+    inter_host_gbit_per_s: float | None = Field(
+        default=None, gt=0, le=LARGEST, description="one link between hosts, Gbit/s"
+    )
+    links_per_host: int = Field(
+        default=1, gt=0, le=LARGEST, description="links (rails) of that rate that each host has"
+    )
+    price_per_gpu_hour: float | None = Field(default=None, ge=0, le=LARGEST)
+    price_per_host_hour: float | None = Field(default=None, ge=0, le=LARGEST)
+    time_limit_hours: float | None = Field(
+        default=None, gt=0, le=LARGEST, description="longest job that the lane accepts"
+    )
     source: str = Field(default="given", description="where these figures come from, such as a lane's name")
 
     @field_validator("gpu", mode="before")
@@ -85,7 +97,7 @@ class Resources(Frozen):
 class Lora(Frozen):
     """LoRA adapters on the named projections, in fp32 over a frozen base."""
 
-    rank: int = Field(default=16, gt=0)
+    rank: int = Field(default=16, gt=0, le=LARGEST)
     targets: tuple[LoraTarget, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -99,13 +111,13 @@ class TransformerFinetune(Frozen):
 
     kind: Literal["transformer_finetune"] = "transformer_finetune"
     model: ModelShape
-    sequence: int = Field(default=2048, gt=0)
-    micro_batch: int = Field(default=1, gt=0)
-    accumulation: int | None = Field(default=None, gt=0)
-    global_batch: int | None = Field(default=None, gt=0)
-    tokens: float | None = Field(default=None, gt=0)
-    samples: int | None = Field(default=None, gt=0)
-    epochs: float = Field(default=1, gt=0)
+    sequence: int = Field(default=2048, gt=0, le=LARGEST)
+    micro_batch: int = Field(default=1, gt=0, le=LARGEST)
+    accumulation: int | None = Field(default=None, gt=0, le=LARGEST)
+    global_batch: int | None = Field(default=None, gt=0, le=LARGEST)
+    tokens: float | None = Field(default=None, gt=0, le=LARGEST)
+    samples: int | None = Field(default=None, gt=0, le=LARGEST)
+    epochs: float = Field(default=1, gt=0, le=LARGEST)
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
     lora: Lora | None = None
@@ -168,14 +180,14 @@ class PytorchTraining(Frozen):
     """
 
     kind: Literal["pytorch_training"] = "pytorch_training"
-    parameters: float = Field(gt=0)
-    largest_layer_parameters: float | None = Field(default=None, gt=0)
-    activation_gb: float | None = Field(default=None, gt=0)
-    micro_batch: int = Field(default=1, gt=0)
-    accumulation: int = Field(default=1, gt=0)
-    samples: int | None = Field(default=None, gt=0)
-    epochs: float = Field(default=1, gt=0)
-    micro_step_seconds: float | None = Field(default=None, gt=0)
+    parameters: float = Field(gt=0, le=LARGEST)
+    largest_layer_parameters: float | None = Field(default=None, gt=0, le=LARGEST)
+    activation_gb: float | None = Field(default=None, gt=0, le=LARGEST)
+    micro_batch: int = Field(default=1, gt=0, le=LARGEST)
+    accumulation: int = Field(default=1, gt=0, le=LARGEST)
+    samples: int | None = Field(default=None, gt=0, le=LARGEST)
+    epochs: float = Field(default=1, gt=0, le=LARGEST)
+    micro_step_seconds: float | None = Field(default=None, gt=0, le=LARGEST)
     precision: Precision = "fp32"
     optimizer: Optimizer = "adamw"
     gradient_as_bucket_view: bool = False
@@ -185,18 +197,18 @@ class ClassicalML(Frozen):
     """A scikit-learn style fit of `data_gb` in memory. `incremental`: the estimator offers partial_fit."""
 
     kind: Literal["classical_ml"] = "classical_ml"
-    data_gb: float = Field(gt=0)
+    data_gb: float = Field(gt=0, le=LARGEST)
     incremental: bool = True
-    hours: float | None = Field(default=None, gt=0, description="known time of one fit of all data")
+    hours: float | None = Field(default=None, gt=0, le=LARGEST, description="known time of one fit of all data")
 
 
 class IndependentTasks(Frozen):
     """Tasks that know nothing of one another: a sweep, an evaluation grid."""
 
     kind: Literal["independent_tasks"] = "independent_tasks"
-    tasks: int = Field(gt=0)
-    task_minutes: float | None = Field(default=None, gt=0)
-    gpus_per_task: int = Field(default=0, ge=0)
+    tasks: int = Field(gt=0, le=LARGEST)
+    task_minutes: float | None = Field(default=None, gt=0, le=LARGEST)
+    gpus_per_task: int = Field(default=0, ge=0, le=LARGEST)
 
 
 Workload = Annotated[
@@ -216,10 +228,10 @@ class MeasuredFigure(Frozen):
     sequence: int
     micro_batch: int
     precision: Precision
-    peak_memory_gb: float | None = Field(default=None, gt=0)
-    tokens_per_second_per_gpu: float | None = Field(default=None, gt=0)
+    peak_memory_gb: float | None = Field(default=None, gt=0, le=LARGEST)
+    tokens_per_second_per_gpu: float | None = Field(default=None, gt=0, le=LARGEST)
     lora_rank: int | None = None
-    runs: int = Field(default=1, gt=0)
+    runs: int = Field(default=1, gt=0, le=LARGEST)
     basis: Literal["profiled", "ledger"] = "profiled"
     source: str = ""
 
@@ -230,7 +242,7 @@ class PlanRequest(Frozen):
     workload: Workload
     resources: Resources = Resources()
     mode: Mode = "cheapest"
-    deadline_hours: float | None = Field(default=None, gt=0)
-    budget: float | None = Field(default=None, gt=0, description="same currency as the prices")
+    deadline_hours: float | None = Field(default=None, gt=0, le=LARGEST)
+    budget: float | None = Field(default=None, gt=0, le=LARGEST, description="same currency as the prices")
     families: tuple[Family, ...] | None = Field(default=None, description="only these families; default: the menu")
     figures: tuple[MeasuredFigure, ...] = ()

@@ -23,20 +23,20 @@ class ModelShape(Frozen):
     """A dense decoder-only transformer. All widths in elements."""
 
     name: str
-    hidden: int = Field(gt=0)
-    layers: int = Field(gt=0)
-    heads: int = Field(gt=0)
-    kv_heads: int = Field(gt=0)
-    head_dim: int = Field(gt=0)
-    feed_forward: int = Field(gt=0)
-    vocabulary: int = Field(gt=0)
+    hidden: int = Field(gt=0, le=10**9)
+    layers: int = Field(gt=0, le=10**9)
+    heads: int = Field(gt=0, le=10**9)
+    kv_heads: int = Field(gt=0, le=10**9)
+    head_dim: int = Field(gt=0, le=10**9)
+    feed_forward: int = Field(gt=0, le=10**9)
+    vocabulary: int = Field(gt=0, le=10**9)
     tied_embeddings: bool = False
     feed_forward_kind: Literal["gated", "plain"] = "gated"
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
-    norms_per_layer: int = Field(default=2, gt=0)
+    norms_per_layer: int = Field(default=2, gt=0, le=10**9)
     qkv_bias: bool = False
     all_biases: bool = False
-    learned_positions: int = Field(default=0, ge=0)
+    learned_positions: int = Field(default=0, ge=0, le=10**9)
     source: str = "given"
 
     @property

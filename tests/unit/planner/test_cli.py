@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,22 @@ def test_compile_accepts_a_strategy_plan_of_its_own(tmp_path: Path) -> None:
     result = run("compile", path)
     assert result.exit_code == 0, result.output
     assert "task 0" in result.output and "--seed 2" in result.output
+
+
+@pytest.mark.torch
+def test_calibrate_says_that_both_columns_are_estimates() -> None:
+    pytest.importorskip("torch")
+    result = run("calibrate", "--case", "tiny, single_gpu, fp32, SGD")
+    assert result.exit_code == 0, result.output
+    assert "Both columns are estimates" in result.output and "| tiny, single_gpu, fp32, SGD | " in result.output
+
+
+def test_calibrate_names_the_cases_that_there_are() -> None:
+    result = run("calibrate", "--case", "nothing")
+    assert result.exit_code == 7 and "gpt2, single_gpu, bf16_pure" in result.output
+
+
+def test_calibrate_without_torch_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = run("calibrate")
+    assert result.exit_code == 2 and "calibrating needs torch" in result.output

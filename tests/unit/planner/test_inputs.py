@@ -65,6 +65,22 @@ def test_contradictions_are_refused(fields: dict[str, Any], word: str) -> None:
     assert word in found
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 1e300, 10**400, -1, 0])
+@pytest.mark.parametrize("key", ["workload.tokens", "workload.sequence", "resources.hosts", "deadline_hours", "budget"])
+def test_figures_that_are_none_are_refused_by_name(key: str, value: float) -> None:
+    table, _, name = key.rpartition(".")
+    data: dict[str, Any] = {"workload": finetune("gpt2"), "resources": {"gpus_per_host": 1, "gpu": "H100"}}
+    (data[table] if table else data)[name] = value
+    (found,) = problems(data)
+    assert found.startswith(key)
+
+
+def test_the_largest_figures_that_are_accepted_are_planned_without_overflow() -> None:
+    work = finetune("gpt2", tokens=1e15, epochs=1e15, sequence=10**15, micro_batch=10**15)
+    report = planned(work, {"hosts": 1000, "gpus_per_host": 1024, "gpu": "H100", "price_per_gpu_hour": 1e15})
+    assert report.selected is None and report.candidates
+
+
 @pytest.mark.parametrize(("given", "meaning"), [(True, "full"), (False, "none"), ("selective", "selective")])
 def test_checkpointing_is_written_as_a_boolean_or_a_name(given: Any, meaning: str) -> None:
     work = parse_request({"workload": finetune(activation_checkpointing=given)}).workload
