@@ -227,7 +227,7 @@ def _other_jobs(folder: JobFolder) -> set[int]:
         identity.pid
         for other in Spool(folder.path.parents[1]).live()
         if other.job_id != folder.job_id
-        for role in ("launcher", "runner")
+        for role in ("launcher", "runner", "script")
         if (identity := other.identity(role)) is not None and identity.alive
     }
 

@@ -166,7 +166,16 @@ mkdir -p "$RESERVATIONS"
 PORT=
 [ ! -s "$DIR/etc/port" ] || read -r PORT <"$DIR/etc/port"
 # A cluster that comes back keeps its ports: its slurmds and its jobs may still be up and know no others.
-if [ -z "$PORT" ] || [ "$(cat "$RESERVATIONS/$PORT" 2>/dev/null)" != "$DIR" ]; then
+mine() {
+  local file
+  [ -n "$PORT" ] || return 1
+  [ "$(cat "$RESERVATIONS/$PORT" 2>/dev/null)" != "$DIR" ] || return 0
+  for file in "$DIR"/run/*.pid; do # somebody removed the reservation under a running cluster
+    if alive "$(basename "$file" .pid)"; then return 0; fi
+  done
+  return 1
+}
+if ! mine; then
   # Clusters spread by folder, so that those of two accounts, who share no lock, rarely want the same block.
   wanted=$((FIRST_PORT + BLOCK * ($(printf %s "$DIR" | cksum | cut -d' ' -f1) % ((LAST_PORT - FIRST_PORT) / BLOCK))))
   (
