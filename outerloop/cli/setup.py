@@ -176,12 +176,12 @@ def cron(as_json: bool) -> None:
     show_default=True,
     help="Patience with the test job; one that is late is cancelled.",
 )
-@click.option("--cron", "as_cron", is_flag=True, help="Try a tick (a dry one) with the environment that cron gives.")
+@click.option("--cron", "as_cron", is_flag=True, help="Look again with the environment that cron gives, and compare.")
 @json_option
 def doctor(no_job: bool, job_seconds: float, as_cron: bool, as_json: bool) -> None:
     with explained():
-        from outerloop.controller.doctor import FAIL, OK, WARN, Finding, examine
-        from outerloop.settings import config_path
+        from outerloop.controller.doctor import FAIL, OK, WARN, Finding, examine, what_counts
+        from outerloop.settings import Settings, SettingsError, config_path
 
         found: list[Finding] = []
         for finding in examine(config_path().absolute(), job=not no_job, cron=as_cron, probe_seconds=job_seconds):
@@ -193,7 +193,11 @@ def doctor(no_job: bool, job_seconds: float, as_cron: bool, as_json: bool) -> No
         if failed:
             code = ExitCode.NO_CLUSTER if all(finding.cluster for finding in failed) else ExitCode.BAD_INPUT
         if as_json:
-            emit_json({"ok": not failed, "exit_code": int(code), "findings": plain(found)})
+            try:
+                counts = what_counts(Settings.load())
+            except SettingsError:
+                counts = None
+            emit_json({"ok": not failed, "exit_code": int(code), "settings": counts, "findings": plain(found)})
         else:
             warned = sum(1 for finding in found if finding.level == WARN)
             well = sum(1 for finding in found if finding.level == OK)

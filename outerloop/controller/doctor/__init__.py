@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outerloop.controller.doctor.cluster import backend, isolation, lanes
-from outerloop.controller.doctor.cron import cron_environment, crontab_line, promise, tick_line
+from outerloop.controller.doctor.cron import cron_environment, crontab_line, promise, tick_line, what_counts
 from outerloop.controller.doctor.database import record
 from outerloop.controller.doctor.finding import FAIL, OK, WARN, Check, Finding, Site
 from outerloop.controller.doctor.host import git, python, state
@@ -21,7 +21,7 @@ from outerloop.controller.doctor.job import node_job
 from outerloop.settings import Settings, SettingsError, effective_backend
 from outerloop.slots import StateRoot
 
-__all__ = ["FAIL", "OK", "WARN", "Finding", "crontab_line", "examine"]
+__all__ = ["FAIL", "OK", "WARN", "Finding", "crontab_line", "examine", "what_counts"]
 
 
 def examine(config: Path, *, job: bool, cron: bool, probe_seconds: float) -> Iterator[Finding]:

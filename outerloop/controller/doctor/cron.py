@@ -5,6 +5,7 @@ Covered: the line itself, the crontab of this host, a tick under cron"s environm
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,14 +15,13 @@ from typing import TYPE_CHECKING
 from outerloop.compute.tools import clean_environment, run_tool
 from outerloop.controller.deployment import account
 from outerloop.controller.doctor.finding import FAIL, OK, TOOL_SECONDS, WARN, Finding, Site
+from outerloop.settings import Settings, effective_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from outerloop.settings import Settings
 
-
-__all__ = ["cron_environment", "crontab_line", "promise", "tick_command", "tick_line"]
+__all__ = ["cron_environment", "crontab_line", "promise", "tick_command", "tick_line", "what_counts"]
 
 
 def crontab_line(settings: Settings, config: Path | None) -> str:
@@ -55,8 +55,24 @@ def tick_line(site: Site) -> Iterator[Finding]:
         yield Finding("cron", WARN, "the crontab of this host has no tick", "`outerloop cron` prints the line to add")
 
 
+def what_counts(settings: Settings) -> dict[str, str]:
+    """The settings that must be the same for a person and for cron; the database without its password."""
+    from sqlalchemy import make_url
+
+    url = settings.database_url.get_secret_value()
+    return {
+        "state": str(settings.state),
+        "backend": effective_backend(settings),
+        "deployment": settings.deployment,
+        "python": settings.python,
+        "database": make_url(url).render_as_string(hide_password=True) if url else "embedded",
+        "slurm.bin_dir": str(settings.slurm.bin_dir or ""),
+        "slurm.conf": str(settings.slurm.conf or ""),
+    }
+
+
 def cron_environment(site: Site) -> Iterator[Finding]:
-    """Run a tick that changes nothing as cron would: nothing in the environment but what cron sets (crontab(5))."""
+    """Let doctor look again as cron would start it: nothing in the environment but what cron sets (crontab(5))."""
     import pwd
     import shlex
 
@@ -65,25 +81,45 @@ def cron_environment(site: Site) -> Iterator[Finding]:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         home = os.environ.get("HOME", "/")
-    command = tick_command(site.settings, config, shlex.quote).replace("--quiet", "--dry-run --json")
+    command = tick_command(site.settings, config, shlex.quote).replace("tick --quiet", "doctor --no-job --json")
     done = run_tool(
         ["/bin/sh", "-c", command],
         timeout=TOOL_SECONDS * 4,
         env={"HOME": home, "LOGNAME": account(), "USER": account(), "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"},
         cwd=Path(home) if Path(home).is_dir() else Path("/"),
     )
-    if done.succeeded:
+    try:
+        told = json.loads(done.stdout)
+        findings, theirs = told["findings"], told["settings"]
+    except (ValueError, KeyError, TypeError):
+        said = done.stderr.strip().splitlines()
+        why = said[-1] if said else done.what_happened()
         yield Finding(
-            "cron", OK, f"a tick with cron's environment finds settings, record and queue ({done.seconds:.1f} s)"
+            "cron", FAIL, f"outerloop does not run with cron's environment: {why}", "set `python` in the config"
         )
-    else:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return
+    ours = what_counts(site.settings)
+    differing = [name for name in ours if theirs is not None and theirs.get(name) != ours[name]]
+    for name in differing:
         yield Finding(
             "cron",
             FAIL,
-            f"a tick with cron's environment fails: {said[-1] if said else done.what_happened()}",
-            "set absolute paths in the config: slurm.bin_dir, slurm.conf, python",
-            cluster=done.rc == 5,
+            f"{name} is {ours[name] or 'unset'} here and {theirs.get(name) or 'unset'} under cron: this shell's"
+            " environment says so, which cron does not have",
+            f"write {name} into {site.config}",
+        )
+    failed = [finding for finding in findings if finding["level"] == FAIL]
+    for finding in failed:
+        yield Finding(
+            "cron",
+            FAIL,
+            f"under cron, {finding['name']}: {finding['sentence']}",
+            finding["fix"],
+            cluster=bool(finding["cluster"]),
+        )
+    if not differing and not failed:
+        yield Finding(
+            "cron", OK, f"cron's environment finds the same settings, record and tools ({done.seconds:.1f} s)"
         )
 
 

@@ -1,0 +1,127 @@
+"""Write docs/reference/cli.md from the commands themselves.
+
+    python docs/generate_cli.py            writes the page
+    python docs/generate_cli.py --check    exits 1 when the page is not what this would write
+
+The page depends on the code alone: no widths of terminals, no home folders, no dates.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from outerloop.cli import COMMANDS, app
+from outerloop.cli.errors import ExitCode
+
+PAGE = Path(__file__).parent / "reference" / "cli.md"
+
+HEADER = """\
+# Command line
+
+<!-- Written by docs/generate_cli.py; edit the commands instead. -->
+
+Every command has `--help`. Commands that show something take `--json`. Runs are named by their id or the beginning
+of one that fits no other. Output is plain text of at most 80 columns when it goes to a pipe; on a terminal `NO_COLOR`
+turns colours off.
+
+## Settings
+
+Commands read `config.toml`: the file that `OUTERLOOP_CONFIG` names, else `~/.config/outerloop/config.toml`
+(`XDG_CONFIG_HOME` is honoured). `outerloop init` writes it with every setting explained. Each setting can also be an
+environment variable, such as `OUTERLOOP_STATE` or `OUTERLOOP_SLURM__BIN_DIR`, which then wins.
+
+## Shell completion
+
+| shell | line for its start-up file |
+|---|---|
+| bash (4.4 or newer), `~/.bashrc` | `eval "$(_OUTERLOOP_COMPLETE=bash_source outerloop)"` |
+| zsh, `~/.zshrc` | `eval "$(_OUTERLOOP_COMPLETE=zsh_source outerloop)"` |
+| fish, `~/.config/fish/completions/outerloop.fish` | `_OUTERLOOP_COMPLETE=fish_source outerloop \\| source` |
+
+The `eval` starts outerloop once per shell. To spare that, write the script to a file and read the file instead:
+`_OUTERLOOP_COMPLETE=bash_source outerloop > ~/.outerloop-complete.bash`.
+"""
+
+_MEANINGS = {
+    ExitCode.OK: "done",
+    ExitCode.UNEXPECTED: "unexpected: a defect of outerloop, or a verdict that does not agree with its slots",
+    ExitCode.BAD_INPUT: "usage or bad input: options, settings, contract",
+    ExitCode.REFUSED: "refused: scope, budget, lane",
+    ExitCode.RECORD_UNAVAILABLE: "the record (database) is unavailable",
+    ExitCode.NO_CLUSTER: "the cluster gave no answer",
+    ExitCode.NO_SPACE: "no disk space",
+    ExitCode.NOT_FOUND: "not found: run, slot, benchmark",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEADER, "## Exit codes\n", "| code | meaning |", "|---|---|"]
+    parts += [f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode]
+    parts += ["", "## Commands", "", "| command | what it does |", "|---|---|"]
+    parts += [f"| [`{name}`](#outerloop-{name}) | {_cell(line)} |" for name, (_place, line) in COMMANDS.items()]
+    context = click.Context(app, info_name="outerloop")
+    for name in app.list_commands(context):
+        command = app.get_command(context, name)
+        assert command is not None, name
+        parts += _sections(command, ("outerloop", name), context)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _sections(command: click.Command, words: tuple[str, ...], parent: click.Context) -> Iterator[str]:
+    if command.hidden:
+        return
+    context = click.Context(command, info_name=words[-1], parent=parent)
+    yield ""
+    yield f"{'#' * min(6, len(words) + 1)} {' '.join(words)}"
+    yield ""
+    for paragraph in (command.help or "").strip().replace("\b\n", "").split("\n\n"):
+        yield " ".join(paragraph.split())
+        yield ""
+    yield "```"
+    yield f"{' '.join(words)} {' '.join(command.collect_usage_pieces(context))}"
+    yield "```"
+    options = [found for found in command.params if isinstance(found, click.Option) and not found.hidden]
+    if options:
+        yield ""
+        yield "| option | meaning |"
+        yield "|---|---|"
+        for option in options:
+            record = option.get_help_record(context)
+            if record is not None:
+                yield f"| {_code(record[0])} | {_cell(record[1])} |"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None, name
+            yield from _sections(inner, (*words, name), context)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _code(text: str) -> str:
+    return f"`{text.replace('|', chr(92) + '|')}`"
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    wanted = page()
+    if "--check" in sys.argv[1:]:
+        there = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+        if there != wanted:
+            print(f"{PAGE} is not current: run python docs/generate_cli.py", file=sys.stderr)
+            return 1
+        return 0
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
