@@ -5,7 +5,7 @@ that fits a call answers it, and may be used up. Every call is recorded with its
 that no rule fits fails loudly (rc 99), so that a test cannot pass by accident.
 
     fake = FakeSlurm(tmp_path)
-    fake.rule("sbatch", stdout="900123\n", enqueue="900123|PENDING|...|name")
+    fake.rule("sbatch", stdout="900123\n", enqueue=[squeue_row("900123", "PENDING", "name")])
     SlurmCli(bin_dir=fake.bin)
 
 For the outcomes of dispatch, not for Slurm's scheduling: tests of that run on the development cluster.
