@@ -18,6 +18,8 @@ from outerloop.controller.site import slurm_values
 from outerloop.settings import default_config
 from tests.slurm.cluster import DevCluster
 
+pytestmark = pytest.mark.slurm
+
 
 @pytest.fixture
 def state() -> Iterator[Path]:
