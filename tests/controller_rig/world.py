@@ -63,6 +63,20 @@ printf '{{"cost": %s, "bytes": %s}}\\n' "$(cat src/cost)" "$(cat src/shared/byte
 """
 
 
+def _commit(branch: str, message: str, files: dict[str, str], *, parent: str) -> str:
+    """A commit for git fast-import."""
+    lines = [
+        f"commit refs/heads/{branch}",
+        "committer t <t@localhost> 1767225600 +0000",
+        f"data {len(message)}",
+        message,
+    ]
+    lines += [f"from {parent}"] if parent else []
+    for path, content in files.items():
+        lines += [f"M 100644 inline {path}", f"data {len(content.encode())}", content]
+    return "\n".join(lines) + "\n\n"
+
+
 class World:
     """Everything of one deployment under one folder."""
 
@@ -102,17 +116,25 @@ class World:
         return done.stdout.strip()
 
     def _make_repository(self) -> None:
-        (self.repo / "src" / "shared").mkdir(parents=True)
-        (self.repo / ".outerloop.toml").write_text(CONTRACT)
-        (self.repo / "bench.sh").write_text(BENCH.format(marks=self.marks))
-        (self.repo / "src" / "cost").write_text("10\n")
-        (self.repo / "src" / "shared" / "bytes").write_text("100\n")
+        """Base and three candidates in one `git fast-import`: a test of crash points makes a hundred of these."""
+        files = {
+            ".outerloop.toml": CONTRACT,
+            "bench.sh": BENCH.format(marks=self.marks),
+            "src/cost": "10\n",
+            "src/shared/bytes": "100\n",
+        }
+        candidates = {
+            "better": {"src/cost": "8\n"},
+            "bigger": {"src/cost": "8\n", "src/shared/bytes": "200\n"},
+            "same": {"src/note": "x"},
+        }
+        stream = _commit("main", "base", files, parent="")
+        for name, changed in candidates.items():
+            stream += _commit(name, name, changed, parent="refs/heads/main")
+        self.repo.mkdir(parents=True)
         self.git("init", "-q", "-b", "main")
-        self.git("add", "-A")
-        self.git("commit", "-q", "-m", "base")
-        self.branch("better", cost="8")
-        self.branch("bigger", cost="8", size="200")
-        self.branch("same", cost="10", note="x")
+        subprocess.run(["git", "fast-import", "--quiet"], cwd=self.repo, input=stream.encode(), check=True)
+        self.git("reset", "-q", "--hard", "main")
 
     def branch(self, name: str, *, cost: str = "10", size: str = "100", note: str = "", extra: str = "") -> None:
         self.git("checkout", "-q", "-B", name, "main")

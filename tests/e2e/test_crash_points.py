@@ -7,6 +7,7 @@ stands in OTHERWHERE with the place of its test.
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from outerloop.effects import EFFECTS
 from tests.controller_rig.world import World, resume, stopped, wait_for
-from tests.postgres.conftest import _database_url, _execute
+from tests.postgres.conftest import _execute
 
 EXPECTED = ("accepted", "")
 
@@ -31,20 +32,17 @@ OTHERWHERE = {
     "gc.delete": "test_collect.py",
 }
 
-_counter = 0
+TABLES = "realms, runs, slots, measures, attempts, awaits, wakes, champions, leases, events, heartbeats"
 
 
 @pytest.fixture
-def worlds(tmp_path: Path, pg_url: str, template_database: str, request: pytest.FixtureRequest) -> Callable[[], World]:
-    """Makes fresh worlds, each with a database of its own."""
+def worlds(tmp_path: Path, database: str) -> Callable[[], World]:
+    """Makes fresh worlds, one after the other on one database."""
+    count = itertools.count()
 
     def make() -> World:
-        global _counter
-        _counter += 1
-        name = f"crash_{_counter}_{abs(hash(request.node.nodeid)) % 10**6}"
-        _execute(pg_url, f"create database {name} template {template_database}")
-        request.addfinalizer(lambda: _execute(pg_url, f"drop database {name} with (force)"))
-        return World(tmp_path / str(_counter), _database_url(pg_url, name))
+        _execute(database, f"truncate {TABLES} restart identity cascade")
+        return World(tmp_path / str(next(count)), database)
 
     return make
 
@@ -162,8 +160,9 @@ def test_every_effect_is_attacked_somewhere(worlds: Callable[[], World]) -> None
     world.forked(lambda: world.tick(), trace=True)
     for _job, run_id, number in world.take_wakes():
         world.forked(lambda r=run_id, n=number: world.wake(r, n), trace=True)
+    reached = {point.split(":")[1] for point in world.reached()}
     second = worlds()
     second.forked(lambda: second.submit("better"), fault="after:inbox.write:kill")
     second.forked(lambda: second.tick(), trace=True)
-    reached = {point.split(":")[1] for w in (world, second) for point in w.reached()}
+    reached |= {point.split(":")[1] for point in second.reached()}
     assert set(EFFECTS) - reached - set(OTHERWHERE) == set()
