@@ -28,6 +28,7 @@ EFFECTS: dict[str, str] = {
     "run.event": "runs/<id>/events/<seq>.json is linked into place",
     "run.marker": "a doorbell marker is touched in a run's folder",
     "champion.link": "champions/<key>/<seq>.json is linked into place: the compare-and-set",
+    "noise.study": "noise/<key>/<number>.json is linked into place: a finished noise study",
     "inbox.write": "a request is left in the inbox for the tick",
     "inbox.remove": "an imported request is removed from the inbox",
     "slot.spec": "a slot's spec.json is linked into place",

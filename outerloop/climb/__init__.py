@@ -7,6 +7,7 @@ since the command line must start quickly.
 """
 
 from outerloop.climb.again import alpha_share, total_alpha
+from outerloop.climb.climbed import sequential_bounds
 from outerloop.climb.findings import (
     Blocked,
     ClimbedFinding,
@@ -79,6 +80,7 @@ __all__ = [
     "plan_measures",
     "scope_verdict",
     "seeds_needed",
+    "sequential_bounds",
     "superseded_verdict",
     "total_alpha",
 ]

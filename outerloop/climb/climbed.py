@@ -5,6 +5,7 @@ Covers: one comparison, one rule -> ClimbedFinding. Does not cover: how many pai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Literal
@@ -13,8 +14,9 @@ from outerloop.climb.comparison import Comparison, sample_sd
 from outerloop.climb.evidence import Pair, metric_value
 from outerloop.climb.findings import ClimbedFinding, PairFinding, TestFinding
 from outerloop.climb.floor import clears_floor, floor_of
-from outerloop.climb.model import BenchmarkRule, ClimbPlan, Paired, Reading, Threshold
+from outerloop.climb.model import BenchmarkRule, ClimbPlan, Paired, Reading, Sequential, Threshold
 from outerloop.climb.noise_odds import exceedance
+from outerloop.climb.sequential import wald_bounds
 from outerloop.climb.signflip import seed_from, sign_flip_p
 
 Why = Literal["passed", "gain", "floor", "test", "worse-pairs", "undecided"]
@@ -34,6 +36,14 @@ def effective_alpha(plan: ClimbPlan) -> Decimal | None:
     """The rule's alpha times the share that this asking may use; None for a rule without one."""
     rule = plan.climbed.rule
     return None if isinstance(rule, Threshold) else rule.alpha * plan.alpha_share
+
+
+def sequential_bounds(plan: ClimbPlan) -> tuple[float, float]:
+    """(lower, upper) log bounds of the sequential test at the alpha of this asking; infinite for other rules."""
+    rule = plan.climbed.rule
+    if not isinstance(rule, Sequential):
+        return -math.inf, math.inf
+    return wald_bounds(float(effective_alpha(plan) or rule.alpha), float(rule.beta))
 
 
 def climbed_finding(

@@ -361,4 +361,9 @@ def _notes(plan: ClimbPlan) -> tuple[str, ...]:
                 f" together accept noise with a probability below {number(2 * climbed.rule.alpha)}"
             )
         notes.append(f"asked again: {plan.prior_pairs} earlier pairs count as evidence; {used}")
+    elif plan.alpha_share < 1 and not isinstance(climbed.rule, Threshold):
+        notes.append(
+            f"asked before: this asking may use alpha = {number(climbed.rule.alpha * plan.alpha_share)} of"
+            f" {number(climbed.rule.alpha)}; none of the earlier pairs could be used"
+        )
     return tuple(notes)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from outerloop.climb import (
     Blocked,
+    ClimbPlan,
     EvidenceError,
     Failure,
     Look,
@@ -26,6 +28,7 @@ from outerloop.climb import (
     next_step,
     plan_measures,
     scope_verdict,
+    sequential_bounds,
     superseded_verdict,
 )
 from outerloop.contract import Contract, ContractError
@@ -34,9 +37,11 @@ from outerloop.controller.deployment import Deployment
 from outerloop.controller.git import Change, Mirror
 from outerloop.controller.interest import drop_interest
 from outerloop.controller.ledger import Behind, Ledger, LedgerEvent, crowned, effective_cancel, fold_events
+from outerloop.controller.noise_store import noise_sd
 from outerloop.controller.plan import (
     ContractGone,
     EnvironmentFilesMissing,
+    Prior,
     Round,
     climb_plan,
     commit_measures,
@@ -58,6 +63,8 @@ __all__ = ["MOST_ROUNDS", "Advanced", "advance"]
 
 MOST_ROUNDS = 3
 """How often a climb is measured anew because the champion moved, before it is rejected as superseded."""
+UNWEIGHED = frozenset({"operator", "scope", "base-error"})
+"""Reasons of endings that weighed no number of the candidate: they use up no share of alpha."""
 MOST_STEPS = 10_000
 """More steps than any climb has; a loop that does not end is our error, not a wait."""
 
@@ -156,7 +163,7 @@ class _Climb:
                 return self._block("EVIDENCE", str(error))
             except EnvironmentFilesMissing as error:
                 return self._block("ENVIRONMENT", str(error))
-            self._note_looks(round_, step)
+            self._note_looks(plan, round_, step)
             if isinstance(step, Verdict):
                 return self._decide(step, round_)
             if isinstance(step, Blocked):
@@ -228,31 +235,49 @@ class _Climb:
             champion_seq=champion_seq,
             promotable=promotable,
             changed=[change.path for change in self._changes(tree)],
-            prior=self._prior(number),
+            prior=self._prior(number, tree),
+            noise_sd=self._noise(contract),
         )
         return Round.of(self._append("round", body))
 
-    def _prior(self, number: int) -> Round | None:
-        """When the same question is asked again, the last round of the earlier asking: its pairs count too."""
-        if self.request.ask == 0 or number > 0:
-            return None
+    def _noise(self, contract: Contract) -> dict[str, Decimal]:
+        """What noise studies found so far, for every benchmark that may be judged; frozen into the round."""
+        target = self.request.target
+        found = {
+            item.name: noise_sd(self.context.root, target, item)
+            for item in (contract.benchmark(self.request.benchmark), *contract.siblings(self.request.benchmark))
+        }
+        return {name: sd for name, sd in found.items() if sd is not None}
+
+    def _prior(self, number: int, base_tree: str) -> Prior:
+        """What earlier askings of the same question leave: how many they were, and the pairs on this base."""
+        if self.request.ask == 0:
+            return Prior()
         with self.context.record.reading() as session:
-            earlier = session.scalar(
-                select(Run.id)
+            earlier = session.execute(
+                select(Run.id, Run.verdict, Run.verdict_reason)
                 .where(
                     Run.realm_id == self.context.record.realm_id,
                     Run.question == self.request.question,
                     Run.ask < self.request.ask,
-                    Run.verdict.in_(["accepted", "rejected"]),
                 )
                 .order_by(Run.ask.desc())
-                .limit(1)
-            )
-        if earlier is None:
-            return None
-        rounds = [event for event in Ledger(self.context.root, earlier).read() if event.kind == "round"]
-        found = Round.of(rounds[-1]) if rounds else None
-        return found if found is not None and found.base_tree == self.request.base_tree else None
+            ).all()
+        asking = 1 + sum(verdict is not None and reason not in UNWEIGHED for _id, verdict, reason in earlier)
+        if number > 0:
+            return Prior(asking)
+        for run_id, verdict, _reason in earlier:
+            if verdict == "failed":
+                continue
+            events = Ledger(self.context.root, run_id).read()
+            rounds = [Round.of(event) for event in events if event.kind == "round"]
+            before = next((r for r in reversed(rounds) if r.base_tree == base_tree), None)
+            if before is None:
+                continue
+            if verdict == "cancelled":
+                return Prior(asking, before, unfinished=True)
+            return Prior(asking, before, pairs=_pairs_decided(events, before))
+        return Prior(asking)
 
     def _changes(self, base_tree: str) -> list[Change]:
         return self.mirror.changes(base_tree, self.request.candidate_tree)
@@ -399,13 +424,14 @@ class _Climb:
 
     # -- deciding
 
-    def _note_looks(self, round_: Round, step: Step) -> None:
+    def _note_looks(self, plan: ClimbPlan, round_: Round, step: Step) -> None:
         looks: Sequence[Look]
         if isinstance(step, Verdict):
             test = step.findings.climbed.test if step.findings.climbed else None
             looks = test.looks if test else ()
         else:
             looks = step.looks
+        bounds = sequential_bounds(plan)
         told = sum(1 for event in self.events if event.kind == "look" and event.body.get("round") == round_.number)
         for look in looks[told:]:
             self._append(
@@ -414,6 +440,8 @@ class _Climb:
                     "round": round_.number,
                     "pairs": look.pairs,
                     "llr": look.llr,
+                    "lower": bounds[0],
+                    "upper": bounds[1],
                     "mean_gain": str(look.mean_gain),
                     "sd": str(look.sd),
                 },
@@ -469,6 +497,16 @@ class _Climb:
 
     def _done(self, state: str, sentence: str) -> Advanced:
         return Advanced(self.run_id, state, sentence, self.submitted, self.notes)
+
+
+def _pairs_decided(events: Sequence[LedgerEvent], round_: Round) -> int:
+    """How many pairs of a round were weighed: what its verdict or, when the champion moved after it, its looks say."""
+    for event in events:
+        if event.kind == "verdict" and event.body.get("round") == round_.number:
+            climbed = Verdict.from_json(event.body["verdict"]).findings.climbed
+            return len(climbed.pairs) if climbed is not None else 0
+    looks = [event for event in events if event.kind == "look" and event.body.get("round") == round_.number]
+    return int(looks[-1].body["pairs"]) if looks else len(round_.pair_seeds)
 
 
 def _why_waiting(slots: Sequence[Slot], attempts: Sequence[Attempt]) -> tuple[str, str]:

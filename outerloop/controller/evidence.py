@@ -111,7 +111,14 @@ def slot_reading(directory: SlotDirectory, role: str, seed: int) -> Reading:
         attempt=attempt,
         node=str(settled.get("node") or ""),
         seed=seed,
+        image=_image_of(directory),
     )
+
+
+def _image_of(directory: SlotDirectory) -> str | None:
+    determinants = (directory.spec() or {}).get("determinants")
+    image = determinants.get("image") if isinstance(determinants, Mapping) else None
+    return image if isinstance(image, str) else None
 
 
 def slot_on_disk(directory: SlotDirectory) -> tuple[str, Result | None, str, str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -35,7 +35,16 @@ from outerloop.record.models import Attempt, Measure, Slot
 from outerloop.record.store import LeaseHandle
 from outerloop.slots import Result
 
-__all__ = ["ENVIRONMENT_ROLES", "Round", "climb_plan", "commit_measures", "draw_round", "read_contract", "readings_of"]
+__all__ = [
+    "ENVIRONMENT_ROLES",
+    "Prior",
+    "Round",
+    "climb_plan",
+    "commit_measures",
+    "draw_round",
+    "read_contract",
+    "readings_of",
+]
 
 ENVIRONMENT_ROLES = {"base": "env-base", "candidate": "env-candidate"}
 """Roles of the environment slots that a run depends on; they are no measures of the climb."""
@@ -67,6 +76,10 @@ class Round:
     pair_seeds: tuple[int, ...]
     suite_seeds: Mapping[str, tuple[int, ...]]
     prior_pairs: int = 0
+    asking: int = 1
+    """The how-manieth decision on this question it is: what alpha is split by."""
+    noise_sd: Mapping[str, Decimal] = field(default_factory=dict)
+    """By benchmark: the standard deviation of one value, from the noise study that was the newest at the time."""
 
     @classmethod
     def of(cls, event: LedgerEvent) -> Round:
@@ -82,6 +95,8 @@ class Round:
             pair_seeds=tuple(body["pair_seeds"]),
             suite_seeds={name: tuple(seeds) for name, seeds in body["suite_seeds"].items()},
             prior_pairs=int(body.get("prior_pairs", 0)),
+            asking=int(body.get("asking", 1)),
+            noise_sd={name: Decimal(sd) for name, sd in body.get("noise_sd", {}).items()},
         )
 
 
@@ -90,6 +105,21 @@ def relevant_siblings(contract: Contract, benchmark: str, changed: Sequence[str]
     if not any(contract.scope.is_shared(path) for path in changed):
         return ()
     return contract.siblings(benchmark)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What earlier askings of the same question leave to this one.
+
+    `asking` counts this one: earlier verdicts that weighed numbers, plus one. `round_` is the last round of theirs on
+    the same base, `pairs` how many of its pairs were decided on. `unfinished`: nobody decided (it was cancelled), so
+    this asking goes on with exactly the same seeds; else cancelling what looks unlucky would be a free new draw.
+    """
+
+    asking: int = 1
+    round_: Round | None = None
+    pairs: int = 0
+    unfinished: bool = False
 
 
 def draw_round(
@@ -102,16 +132,20 @@ def draw_round(
     champion_seq: int,
     promotable: bool,
     changed: Sequence[str],
-    prior: Round | None = None,
+    prior: Prior = Prior(),
+    noise_sd: Mapping[str, Decimal] | None = None,
 ) -> dict[str, Any]:
     """The body of a `round` event: every seed that the rule can ever need, drawn now, after the candidate is frozen.
 
-    `prior` (asking again) puts the seeds of the earlier asking first and draws as many again.
+    Asking again keeps the seeds of the earlier asking first, in their order, and adds as many as the rule can need.
     """
     climbed = contract.benchmark(benchmark)
     siblings = relevant_siblings(contract, benchmark, changed)
-    before = prior.pair_seeds if prior is not None else ()
-    pairs = seeds_needed(climbed.parsed_rule(), len(before))
+    before = prior.round_
+    prior_pairs = 0
+    if before is not None:
+        prior_pairs = before.prior_pairs if prior.unfinished else prior.pairs
+    pairs = seeds_needed(climbed.parsed_rule(), prior_pairs)
 
     def seeds(of: Benchmark, earlier: Sequence[int]) -> list[int]:
         wanted = 1 if of.deterministic and not of.seed_env else pairs
@@ -122,6 +156,7 @@ def draw_round(
             drawn.setdefault(fresh_seed())
         return list(drawn)
 
+    named = {item.name for item in (climbed, *siblings)}
     return {
         "round": number,
         "base_commit": base_commit,
@@ -129,10 +164,12 @@ def draw_round(
         "champion_seq": champion_seq,
         "promotable": promotable,
         "siblings": [sibling.name for sibling in siblings],
-        "replicate_start": prior.replicate_start if prior else FIRST_FRESH_REPLICATE + 2 * secrets.randbelow(2**40),
-        "pair_seeds": seeds(climbed, before),
-        "suite_seeds": {s.name: seeds(s, prior.suite_seeds.get(s.name, ()) if prior else ()) for s in siblings},
-        "prior_pairs": len(before),
+        "replicate_start": before.replicate_start if before else FIRST_FRESH_REPLICATE + 2 * secrets.randbelow(2**40),
+        "pair_seeds": seeds(climbed, before.pair_seeds if before else ()),
+        "suite_seeds": {s.name: seeds(s, before.suite_seeds.get(s.name, ()) if before else ()) for s in siblings},
+        "prior_pairs": prior_pairs,
+        "asking": prior.asking,
+        "noise_sd": {name: str(sd) for name, sd in (noise_sd or {}).items() if name in named},
     }
 
 
@@ -140,12 +177,14 @@ def climb_plan(contract: Contract, request: ClimbRequest, round_: Round) -> Clim
     """What is judged: pure in the contract, the request and the round."""
     climbed = contract.benchmark(request.benchmark)
     return ClimbPlan(
-        climbed=climbed.judged_by(),
-        siblings=tuple(contract.benchmark(name).judged_by() for name in round_.siblings),
+        climbed=climbed.judged_by(noise_sd=round_.noise_sd.get(climbed.name)),
+        siblings=tuple(
+            contract.benchmark(name).judged_by(noise_sd=round_.noise_sd.get(name)) for name in round_.siblings
+        ),
         pair_seeds=round_.pair_seeds,
         suite_seeds=round_.suite_seeds,
         eager=climbed.eager,
-        alpha_share=alpha_share(request.ask + 1) if round_.prior_pairs else Decimal(1),
+        alpha_share=alpha_share(round_.asking),
         prior_pairs=round_.prior_pairs,
         replicate_start=round_.replicate_start,
     )
@@ -297,6 +336,7 @@ def readings_of(session: Session, run_id: str, round_: int) -> dict[str, Reading
             attempt=slot.pinned_attempt or 0,
             node=pinned.node if pinned else "",
             seed=measure.seed,
+            image=slot.order.get("image_digest"),
         )
     return found
 
@@ -312,13 +352,14 @@ def reading_of_slot(
     attempt: int,
     node: str,
     seed: int,
+    image: str | None,
 ) -> Reading:
-    """A slot as the judge reads it."""
+    """A slot as the judge reads it. `image` is the content digest, "" for none, None where it is not known."""
     result = Result(attempt, str((body or {}).get("job_id") or ""), 0, body or {})
     cpus = result.body.get("cpus_seen")
     facts = Facts(
         cpus_seen=cpus if isinstance(cpus, int) else None,
-        image=None,
+        image=image,
         node=node or result.host,
         job_id=result.job_id,
         slot=digest,

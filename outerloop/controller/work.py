@@ -57,6 +57,7 @@ def _order(benchmark: Benchmark, execution: Execution) -> dict[str, Any]:
         "cache_seed": execution.cache_seed,
         "isolation": execution.isolation,
         "image_path": execution.image_path,
+        "image_digest": execution.image_digest,
         "cpus": benchmark.cpus,
         "memory_mb": benchmark.memory_mb,
         "gpus": benchmark.gpus,

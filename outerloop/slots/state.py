@@ -89,5 +89,9 @@ class StateRoot:
     def champion(self, key: str, seq: int) -> Path:
         return self.champion_folder(key) / f"{seq:06d}.json"
 
+    def noise_folder(self, key: str) -> Path:
+        """The noise studies of one benchmark."""
+        return self.path / "noise" / _checked(key)
+
     def inbox_request(self, run_id: str) -> Path:
         return self.inbox / f"{_checked(run_id)}.json"
