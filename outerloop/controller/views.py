@@ -167,15 +167,19 @@ def runs(record: Record, wanted: RunFilter | None = None, *, limit: int = 50, of
     asking. Raises RecordUnavailable."""
     conditions = _conditions(record, wanted or RunFilter())
     with record.reading() as session:
+        # The page first, its counts second: counted together, every run would be counted before fifty are kept.
         total, now = session.execute(select(func.count(), func.now()).select_from(Run).where(*conditions)).one()
-        found = session.execute(
-            _listing(record)
-            .where(*conditions)
-            .order_by((Run.state == "blocked").desc(), func.coalesce(Run.ended_at, Run.created_at).desc(), Run.id)
-            .limit(limit)
-            .offset(offset)
-        ).all()
-    return RunPage(tuple(_row(one) for one in found), total, offset, now)
+        page = list(
+            session.scalars(
+                select(Run.id)
+                .where(*conditions)
+                .order_by((Run.state == "blocked").desc(), func.coalesce(Run.ended_at, Run.created_at).desc(), Run.id)
+                .limit(limit)
+                .offset(offset)
+            )
+        )
+        found = {row.Run.id: _row(row) for row in session.execute(_listing(record).where(Run.id.in_(page)))}
+    return RunPage(tuple(found[run_id] for run_id in page if run_id in found), total, offset, now)
 
 
 def one_run(record: Record, run_id: str) -> RunView | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import event, make_url
+from sqlalchemy import event, make_url, text
 
 from outerloop.controller import views
 from outerloop.controller.views import RunFilter
@@ -72,7 +73,7 @@ def test_a_page_of_many_runs_takes_as_many_queries_as_one_of_few(world: World) -
             page = views.runs(world.record, limit=limit)
         assert len(page.runs) == limit
         counts.append(len(asked))
-    assert counts[0] == counts[1] <= 2
+    assert counts[0] == counts[1] <= 3
     row = page.runs[0]
     assert (row.measures, row.done, row.jobs) == (2, 0, {"pending": 2})
     assert row.pending == {"Priority": 1, "Resources": 1}
@@ -225,3 +226,35 @@ def test_everything_can_be_seen_with_select_alone(world: World) -> None:
         with psycopg.connect(owner, autocommit=True) as connection:
             connection.execute(f"drop owned by {name}")  # type: ignore[arg-type]
             connection.execute(f"drop role {name}")  # type: ignore[arg-type]
+
+
+def test_a_page_of_ten_thousand_parked_runs_is_there_at_once(world: World) -> None:
+    """Measured 32 ms on two cores; counting every run before the page was cut took a second."""
+    with world.session() as session:
+        for statement in _TEN_THOUSAND:
+            session.execute(text(statement), {"r": world.record.realm_id})
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        page = views.runs(world.record, RunFilter(states=("waiting",)), limit=50)
+        assert views.overview(world.record).waiting == page.total == 10_000
+        assert views.queue(world.record)[0].jobs == 20_000
+        seconds.append(time.perf_counter() - began)
+        assert page.runs[0].pending == {"Priority": 2}
+    assert min(seconds) < 0.5
+
+
+_TEN_THOUSAND = (
+    "insert into runs (id, realm_id, kind, question, target, benchmark, definition, base_commit, base_tree,"
+    " candidate_commit, candidate_tree, submitter, request, state, state_reason)"
+    " select 'c-' || i, :r, 'climb', i::text, 't', 'b', 'd', 'x', 'x', 'x', 'x', 'a', '{}', 'waiting', 'JOBS'"
+    " from generate_series(1, 10000) i",
+    'insert into slots (realm_id, digest, label, target, submitter, "order")'
+    " select :r, i::text, 'l', 't', 'a', '{}' from generate_series(1, 20000) i",
+    "insert into measures (run_id, slot_id, role, benchmark, side, pair)"
+    " select 'c-' || ((i + 1) / 2), id, 'r' || i, 'b', 'base', 0 from"
+    " (select id, row_number() over (order by id) as i from slots where realm_id = :r) numbered",
+    "insert into attempts (realm_id, slot_id, n, state, job_name, job_id, minutes, command_minutes, slurm_state,"
+    " slurm_reason) select :r, id, 1, 'submitted', 'j' || id, id::text, 1, 1, 'pending', 'Priority' from slots"
+    " where realm_id = :r",
+)
