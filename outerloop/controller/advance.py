@@ -57,7 +57,7 @@ from outerloop.dispatch.settle import fold_attempts, live_attempts
 from outerloop.dispatch.submit import recover_intents, submit_ready
 from outerloop.dispatch.wakes import ring_later
 from outerloop.record.models import Attempt, Await, Event, Measure, Run, Slot
-from outerloop.record.store import Fenced, LeaseHandle
+from outerloop.record.store import Fenced, LeaseHandle, RecordUnavailable
 
 __all__ = ["MOST_ROUNDS", "Advanced", "advance"]
 
@@ -108,6 +108,12 @@ def advance(deployment: Deployment, run_id: str) -> Advanced:
             raise RuntimeError(f"run {run_id} did not come to rest in {MOST_STEPS} steps")
     except Fenced:
         return Advanced(run_id, "busy", "another process took it over")
+    except RecordUnavailable:
+        raise
+    except Exception:
+        # This process lives on; nobody should have to wait until its lease has run out.
+        context.record.release_lease(lease)
+        raise
     context.record.release_lease(lease)
     return advanced
 

@@ -17,7 +17,7 @@ from outerloop.dispatch.observe import Observation, observe
 from outerloop.dispatch.wakes import WakePolicy
 from outerloop.record.models import REVISION
 from outerloop.record.store import Record
-from outerloop.settings import Settings, effective_backend
+from outerloop.settings import CONFIG_VARIABLE, Settings, effective_backend
 from outerloop.slots import StateRoot
 
 __all__ = ["Deployment", "account", "open_compute", "open_deployment"]
@@ -95,6 +95,24 @@ def database_url(settings: Settings, root: StateRoot, *, start: bool = True) -> 
     return embedded.url_of(root.database)
 
 
+def _exports(config: Path | None) -> tuple[tuple[str, str], ...]:
+    """The settings that came from the environment, for wake jobs: the file's name and what overrides it.
+
+    A database URL is left out, because a script is no place for a password.
+    """
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("OUTERLOOP_")
+        and name != CONFIG_VARIABLE
+        and name.removeprefix("OUTERLOOP_").lower().split("__")[0] in Settings.model_fields
+        and "DATABASE_URL" not in name
+    }
+    if config is not None:
+        given[CONFIG_VARIABLE] = str(config)
+    return tuple(sorted(given.items()))
+
+
 def open_deployment(settings: Settings, *, config: Path | None, migrate: bool = True) -> Deployment:
     """Open everything. Raises RecordUnavailable, SettingsError, OSError; starts the embedded server if needed."""
     root = StateRoot(settings.state)
@@ -121,12 +139,14 @@ def open_deployment(settings: Settings, *, config: Path | None, migrate: bool = 
         ),
         deployment=settings.deployment,
         python=settings.python,
-        config=config,
+        exports=_exports(config),
         owner_uid=str(os.getuid()),
     )
     name, _lane = settings.wake_lane()
+    # Without a file a wake job would open some other deployment; with the URL in the environment alone, none.
+    findable = config is not None and "OUTERLOOP_DATABASE_URL" not in os.environ
     wakes = WakePolicy(
-        mode=settings.wake.mode,
+        mode=settings.wake.mode if findable else "never",
         lane=settings.lane(name),
         minutes=settings.wake.minutes,
         cap=settings.wake.cap,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from outerloop.compute.protocol import Compute
 from outerloop.record.store import Record
@@ -38,9 +37,9 @@ class Context:
     patience: Patience
     deployment: str
     python: str
-    config: Path | None
-    """The configuration file that wake jobs are told to use."""
     owner_uid: str
+    exports: tuple[tuple[str, str], ...] = ()
+    """What a wake job needs in its environment to open this same deployment. No secrets."""
 
     def slot(self, digest: str) -> SlotDirectory:
         return SlotDirectory(self.root.slot(digest), digest)

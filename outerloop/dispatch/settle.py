@@ -25,7 +25,7 @@ from outerloop.effects import effect
 from outerloop.record.models import Attempt, Await, Run, Slot
 from outerloop.slots import Pin, Result, SlotDirectory
 
-__all__ = ["Folded", "apply_decision", "cancel_jobs", "fold_attempts", "live_attempts"]
+__all__ = ["Folded", "apply_decision", "ask_about", "cancel_jobs", "fold_attempts", "live_attempts"]
 
 BACKOFF_CEILING = timedelta(hours=1)
 
@@ -49,6 +49,21 @@ def live_attempts(session: Session, realm_id: int, slot_ids: Iterable[int] | Non
     return list(session.scalars(query.order_by(Attempt.id)))
 
 
+def ask_about(observation: Observation, attempts: Iterable[Attempt]) -> None:
+    """Ask accounting, in one query, about every live attempt that the listing lacks: jobs by id, intents by name."""
+    ids, names, since = [], [], []
+    for attempt in attempts:
+        if attempt.job_id is not None and observation.listed(attempt.job_id) is None:
+            ids.append(attempt.job_id)
+        elif attempt.job_id is None and not observation.named(attempt.job_name).listed:
+            names.append(attempt.job_name)
+        else:
+            continue
+        since.append(attempt.intent_at)
+    if since:
+        observation.ask_history(min(since), ids, names)
+
+
 def fold_attempts(context: Context, observation: Observation, attempts: list[Attempt], *, files: bool) -> Folded:
     """Bring the record up to date with what the queue and the slots show of these submitted attempts.
 
@@ -59,10 +74,7 @@ def fold_attempts(context: Context, observation: Observation, attempts: list[Att
     submitted = [a for a in attempts if a.state == "submitted" and a.job_id is not None]
     if not submitted:
         return folded
-    missing = [a for a in submitted if observation.listed(a.job_id or "") is None]
-    if missing and observation.complete:
-        oldest = min(a.intent_at for a in missing)
-        observation.ask_history(oldest, [a.job_id or "" for a in missing], [a.job_name for a in missing])
+    ask_about(observation, submitted)
     for attempt in submitted:
         if files or _changed(attempt, observation):
             _fold_one(context, observation, attempt.id, folded)

@@ -6,11 +6,12 @@ Not covered: wake jobs (wakes.py), how a job ended (settle.py).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,7 +24,7 @@ from outerloop.dispatch.budget import Budget, BudgetExceeded, reserve
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEvidence, read_intent
 from outerloop.dispatch.observe import Observation
-from outerloop.dispatch.settle import Folded, apply_decision, newest_checkpoint
+from outerloop.dispatch.settle import Folded, apply_decision, ask_about, newest_checkpoint
 from outerloop.effects import effect
 from outerloop.job.script import job_script
 from outerloop.record.models import Attempt, Run, Slot
@@ -62,15 +63,25 @@ class SubmitReport:
 
 
 def submit_ready(
-    context: Context, lease: LeaseHandle, slot_ids: Sequence[int], budget: Budget, *, lease_seconds: float
+    context: Context,
+    lease: LeaseHandle | None,
+    slot_ids: Sequence[int],
+    budget: Budget,
+    *,
+    lease_seconds: float,
+    exclude: Sequence[str] = (),
 ) -> SubmitReport:
-    """Submit a new attempt for each of these slots that is open, has none, and is due. Raises Fenced."""
+    """Submit a new attempt for each of these slots that is open, has none, and is due. Raises Fenced.
+
+    Without a lease (slots that belong to no run) the slots' row locks alone keep two processes apart. `exclude` names
+    nodes to stay away from besides those that failed.
+    """
     report = SubmitReport()
     if not slot_ids:
         return report
     submissions: list[Submission] = []
     try:
-        with context.record.fenced("tx.intent", lease, seconds=lease_seconds) as session:
+        with _intending(context, lease, lease_seconds) as session:
             now = session.scalar(select(func.clock_timestamp()))
             assert now is not None
             # One order of locking for everybody, so that two runs that share slots cannot deadlock.
@@ -83,8 +94,17 @@ def submit_ready(
         report.over_budget = exceeded
         return report
     for submission in submissions:
-        _carry_out(context, submission, report)
+        also = tuple(node for node in exclude if node not in submission.excluded)
+        _carry_out(context, replace(submission, excluded=(*submission.excluded, *also)), report)
     return report
+
+
+def _intending(
+    context: Context, lease: LeaseHandle | None, lease_seconds: float
+) -> contextlib.AbstractContextManager[Session]:
+    if lease is None:
+        return context.record.transaction("tx.intent")
+    return context.record.fenced("tx.intent", lease, seconds=lease_seconds)
 
 
 def _intend(context: Context, session: Session, slot: Slot, now: datetime, budget: Budget) -> Submission | None:
@@ -235,9 +255,7 @@ def recover_intents(context: Context, observation: Observation, attempts: list[A
     intents = [attempt for attempt in attempts if attempt.state == "intent"]
     if not intents:
         return folded, report
-    if observation.complete:
-        names = [a.job_name for a in intents if not observation.named(a.job_name).listed]
-        observation.ask_history(min(a.intent_at for a in intents), [], names)
+    ask_about(observation, attempts)
     for intent in intents:
         submission = _recover_one(context, observation, intent.id, folded)
         if submission is not None:

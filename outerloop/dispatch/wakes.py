@@ -129,10 +129,9 @@ def _script(context: Context, run_id: str, number: int) -> Path:
     path = context.root.wake_script(run_id, number)
     make_folder(path.parent)
     lines = ["#!/bin/sh"]
-    if context.config is not None:
-        lines.append(f"export OUTERLOOP_CONFIG={shlex.quote(str(context.config))}")
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in context.exports]
     lines.append(f"exec {shlex.quote(context.python)} -I -m outerloop.cli wake {shlex.quote(run_id)} --number {number}")
-    replace(path, "\n".join(lines) + "\n", name="attempt.prepare", mode=0o755)
+    replace(path, "\n".join(lines) + "\n", name="attempt.prepare", mode=0o700)
     return path
 
 

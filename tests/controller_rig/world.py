@@ -58,7 +58,7 @@ shared = ["src/shared/"]
 # Each run leaves a mark outside of its tree: what really executed, however often.
 BENCH = """\
 echo "$BENCH_SEED $(cat src/cost)" >> {marks}
-cat src/extra 2>/dev/null | sh
+if [ -f src/extra ]; then sh src/extra || exit $?; fi
 printf '{{"cost": %s, "bytes": %s}}\\n' "$(cat src/cost)" "$(cat src/shared/bytes)"
 """
 
@@ -152,7 +152,7 @@ class World:
 
     def open(self) -> Deployment:
         deployment_module.open_compute = lambda settings, root: FileCluster(self.folder / "cluster")  # type: ignore[assignment]
-        return open_deployment(self.settings, config=None, migrate=False)
+        return open_deployment(self.settings, config=self.folder / "config.toml", migrate=False)
 
     def submit(self, candidate: str, base: str | None = "main", benchmark: str = "speed", again: bool = False) -> str:
         deployment = self.open()
@@ -346,6 +346,36 @@ class World:
                 session.execute(text("update leases set expires_at = now() - interval '1 second'"))
         finally:
             deployment.close()
+
+    def pass_time(self, seconds: float) -> None:
+        """As if so many seconds had passed on the database's clock: what it remembers is that much older."""
+        moments = {
+            "attempts": ("intent_at", "submitted_at", "unknown_at", "absent_at", "observed_at", "settled_at"),
+            "runs": ("due_at",),
+            "slots": ("next_try_at", "settled_at", "created_at"),
+            "wakes": ("created_at",),
+            "leases": ("expires_at",),
+            "heartbeats": ("at",),
+        }
+        deployment = self.open()
+        try:
+            with deployment.record.transaction("tx.release") as session:
+                for table, columns in moments.items():
+                    earlier = ", ".join(f"{column} = {column} - make_interval(secs => :s)" for column in columns)
+                    session.execute(text(f"update {table} set {earlier}"), {"s": seconds})
+        finally:
+            deployment.close()
+
+    def measuring_jobs(self) -> dict[str, dict[str, Any]]:
+        """Every measuring job that the cluster ever took, by id."""
+        return {i: body for i, body in self.cluster.jobs().items() if "-wake-" not in body["name"]}
+
+    def wake_jobs(self) -> dict[str, dict[str, Any]]:
+        return {i: body for i, body in self.cluster.jobs().items() if "-wake-" in body["name"]}
+
+    def slot_folder(self, job_id: str) -> Path:
+        """The slot of a measuring job."""
+        return Path(self.cluster.jobs()[job_id]["script"]).parent.parent.parent
 
     def snapshot(self) -> dict[str, Any]:
         """Verdicts, slots and attempts as the record has them."""
