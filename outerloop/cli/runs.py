@@ -19,6 +19,8 @@ from outerloop.cli.reading import NoRecord, reading
 from outerloop.cli.text import Columns, Hanging, folded, moment, one_line, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console, Group
 
     from outerloop.cli.reading import Reader
@@ -131,14 +133,9 @@ def status(
                 if as_json:
                     emit_json(seen.as_json())
                 else:
-                    out.print(_status_text(seen, out, filtered=filtered))
+                    out.print(_status_text(seen, filtered=filtered))
                 return
-            from rich.live import Live
-
-            with Live(_status_text(look(reader), out, filtered=filtered), console=out, screen=True) as live:
-                while True:
-                    time.sleep(WATCH_SECONDS)
-                    live.update(_status_text(look(reader), out, filtered=filtered))
+            _watch(lambda: _status_text(look(reader), filtered=filtered), out)
     except NoRecord as nothing:
         if as_json:
             emit_json({"problem": {"kind": "empty", "sentence": nothing.message, "command": "outerloop init"}})
@@ -149,7 +146,28 @@ def status(
             raise
 
 
-def _status_text(seen: _Seen, out: Console, *, filtered: bool) -> Group:
+def _watch(picture: Callable[[], Group], out: Console) -> None:
+    """Look again and again. A record that is away for a while is said, below what was seen last."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from outerloop.record.store import RecordUnavailable
+
+    last = picture()
+    with Live(last, console=out, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_SECONDS)
+            try:
+                last = picture()
+                live.update(last, refresh=True)
+            except RecordUnavailable as error:
+                live.update(
+                    Group(last, Text(), Text(f"the record does not answer: {one_line(str(error))}", "bold red"))
+                )
+
+
+def _status_text(seen: _Seen, *, filtered: bool) -> Group:
     from rich.console import Group
     from rich.text import Text
 

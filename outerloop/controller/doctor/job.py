@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 
@@ -101,6 +102,14 @@ def _read_probe(site: Site, answer: ProbeAnswer) -> Iterator[Finding]:
             WARN,
             f"{facts.get('host')} has no sbatch, so a wake job can't submit further jobs there",
             'the tick does it; set wake.lane to nodes with Slurm\'s tools, or wake.mode = "never"',
+        )
+    elsewhere = facts.get("host") != socket.gethostname()
+    if elsewhere and site.backend == "slurm" and not site.settings.database_url.get_secret_value():
+        yield Finding(
+            "wake",
+            WARN,
+            f"the embedded record serves this host alone: a wake job on {facts.get('host')} leaves a mark for the tick",
+            'set database_url to a Postgres that nodes reach, or wake.mode = "never"',
         )
     lag = abs(float(facts.get("time") or time.time()) - time.time())
     if lag > SKEW_SECONDS + answer.seconds:

@@ -107,3 +107,27 @@ def test_help_costs_less_than_three_imports_of_click() -> None:
         clicks.append(seconds("-c", "import click"))
         helps.append(seconds("-m", "outerloop.cli", "--help"))
     assert statistics.median(helps) < 3 * statistics.median(clicks)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_of_the_reference_has_a_completion_script(shell: str) -> None:
+    import os
+
+    environment = {**os.environ, "_OUTERLOOP_COMPLETE": f"{shell}_source"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from outerloop.cli import main; main()"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "_OUTERLOOP_COMPLETE" in done.stdout
+
+
+def test_completion_knows_commands_and_options() -> None:
+    from click.shell_completion import BashComplete
+
+    complete = BashComplete(app, {}, "outerloop", "_OUTERLOOP_COMPLETE")
+    assert [item.value for item in complete.get_completions([], "sta")] == ["status"]
+    assert "--watch" in [item.value for item in complete.get_completions(["status"], "--w")]
+    assert [item.value for item in complete.get_completions(["db"], "up")] == ["upgrade"]
