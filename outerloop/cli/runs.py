@@ -162,9 +162,8 @@ def _watch(picture: Callable[[], Group], out: Console) -> None:
                 last = picture()
                 live.update(last, refresh=True)
             except RecordUnavailable as error:
-                live.update(
-                    Group(last, Text(), Text(f"the record does not answer: {one_line(str(error))}", "bold red"))
-                )
+                away = Text(f"the record does not answer: {one_line(str(error))}", "bold red")
+                live.update(Group(last, Text(), away), refresh=True)
 
 
 def _status_text(seen: _Seen, *, filtered: bool) -> Group:
