@@ -240,6 +240,21 @@ def test_doctor_sees_a_record_that_does_not_answer_and_one_that_is_newer(
     assert "secret" not in told[1]
 
 
+def test_doctor_starts_no_record_and_knows_one_of_another_host(
+    world: World, outerloop: Outerloop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OUTERLOOP_DATABASE_URL")
+    assert _doctor(outerloop, "--no-job")["record"] == [("WARN", "there is no record yet")]
+    folder = world.root.database
+    assert not folder.exists()
+    (folder / "data").mkdir(parents=True)
+    (folder / "server.json").write_text(json.dumps({"schema": 1, "host": "login7", "home": str(folder)}))
+    found = _doctor(outerloop, "--no-job")
+    assert found["record"][0][0] == "WARN"
+    assert "host login7" in found["record"][0][1]
+    assert sorted(path.name for path in folder.iterdir()) == ["data", "server.json"]
+
+
 def test_doctor_warns_of_a_state_folder_that_others_may_write(world: World, outerloop: Outerloop) -> None:
     world.state.chmod(0o777)
     levels = [level for level, _ in _doctor(outerloop, "--no-job")["state"]]
