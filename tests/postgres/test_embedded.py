@@ -553,3 +553,14 @@ def test_delete_refuses_a_folder_that_is_not_its_own(folder: Path, tmp_path: Pat
         embedded.remove(folder)
     assert (precious / "data").exists()
     path.write_text(good)
+
+
+def test_a_machine_without_shared_memory_for_everybody_gets_a_server_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, empty_folder: Path
+) -> None:
+    """A chroot or container may have a /dev/shm that only root can write (found by `make demo` in a chroot)."""
+    closed = tmp_path / "shm"
+    closed.mkdir(mode=0o755)
+    monkeypatch.setattr(launch, "_SHARED_MEMORY", closed)
+    url = embedded.ensure_running(empty_folder)
+    assert ask(url, "show dynamic_shared_memory_type") == "mmap"
