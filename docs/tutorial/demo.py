@@ -120,7 +120,10 @@ def write_config(folder: Path, backend: str) -> None:
 def submit(outerloop: Outerloop, name: str) -> str:
     # --base main: after the first acceptance the default base would be the new champion.
     print(f"  $ outerloop submit climb tsp --base main --candidate {name}")
-    return str(outerloop.json("submit", "climb", "tsp", "--base", "main", "--candidate", name)["run"])
+    answer = outerloop.json("submit", "climb", "tsp", "--base", "main", "--candidate", name)
+    if answer.get("state") == "inbox":
+        raise SystemExit(f"the record cannot be reached: {answer.get('why')}")
+    return str(answer["run"])
 
 
 def wait(outerloop: Outerloop, runs: dict[str, str]) -> None:
