@@ -206,7 +206,12 @@ def one_run(record: Record, run_id: str) -> RunView | None:
         row=_row(found),
         request=found.Run.request,
         evidence=found.Run.evidence,
-        measures=tuple(_measure(measure, slot, attempts.get(slot.id, ())) for measure, slot in rows),
+        measures=tuple(
+            sorted(
+                (_measure(measure, slot, attempts.get(slot.id, ())) for measure, slot in rows),
+                key=lambda m: (m.round, m.kind != "environment", m.benchmark != found.Run.benchmark, m.pair, m.side),
+            )
+        ),
         events=tuple(EventView(event.seq, event.kind, event.at, event.body) for event in events),
         wakes=tuple(
             WakeView(w.number, w.state, w.job_id, w.job_name, tuple(w.awaited), w.reason, w.created_at) for w in wakes

@@ -113,6 +113,29 @@ def test_init_makes_lanes_of_the_partitions(fake: FakeSlurm, outerloop: Outerloo
     }
 
 
+@pytest.mark.parametrize(
+    ("gres", "has"),
+    [
+        ("gpu:4", True),
+        ("gpu:a100:8(S:0-1)", True),
+        ("shard:8,gpu:2", True),
+        ("gpu", True),
+        ("(null)", False),
+        ("fpgpu:4", False),
+        ("gpumem:80G", False),
+    ],
+)
+def test_gpus_are_found_where_the_site_does_not_account_for_them(tmp_path: Path, gres: str, has: bool) -> None:
+    from outerloop.controller.site import gpu_partitions
+
+    fake = FakeSlurm(tmp_path, tools=("sinfo",))
+    fake.rule("sinfo", argv="-h -a -o %R", stdout=f"cpu|(null)\nbig|{gres}\n")
+    assert gpu_partitions(str(fake.bin), "") == ({"big"} if has else set())
+    fake.clear()
+    fake.rule("sinfo", rc=1)
+    assert gpu_partitions(str(fake.bin), "") == set()
+
+
 def test_init_goes_on_when_slurm_does_not_answer(fake: FakeSlurm, outerloop: Outerloop, tmp_path: Path) -> None:
     fake.clear()
     fake.rule("scontrol", rc=1, stderr="slurm_load_ctl_conf error: Unable to contact slurm controller")
