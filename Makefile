@@ -47,5 +47,5 @@ docs-reference: venv        ## regenerate the reference pages
 	$(BIN)/python docs/generate_cli.py
 
 clean:                      ## remove what the demo left
-	-$(BIN)/outerloop db stop
+	-OUTERLOOP_CONFIG=$(CURDIR)/.demo/config.toml $(BIN)/outerloop db stop
 	rm -rf .demo
