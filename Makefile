@@ -30,7 +30,7 @@ test-fast: venv             ## unit and property tests only
 	$(BIN)/python -m pytest tests/unit tests/property
 
 lint: venv                  ## style
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python docs/generate_cli.py --check
 
 types: venv                 ## static types
 	$(BIN)/mypy
