@@ -105,6 +105,8 @@ class Process:
             self.paused = True
             self._stopped.release()
             assert self._go.acquire(timeout=HANDOVER_SECONDS), "a paused process was forgotten"
+            if self.points + 1 == self.crash_at:
+                raise Crash
         if transaction and place == "before":
             self.transactions += 1
 

@@ -59,8 +59,10 @@ class _Schedule:
         names, weights = [m for m, _w in moves], [w for _m, w in moves]
         for _ in range(self.steps):
             world.pass_time(1.0)
+            commands = world.commands
             rng.choices(names, weights)[0]()
-            world.check_always()
+            if world.commands > commands:
+                world.check_always()
         world.log.append("healed")
         world.heal()
         for candidate in self.candidates:
