@@ -96,6 +96,14 @@ def test_init_refuses_what_the_settings_would(fresh: World, outerloop: Outerloop
     assert not _config(tmp_path).exists()
 
 
+def test_init_puts_no_state_into_a_clone(fresh: World, outerloop: Outerloop, tmp_path: Path) -> None:
+    clone = tmp_path / "outerloop"
+    (clone / ".git").mkdir(parents=True)
+    printed = outerloop("init", "--backend", "local", "--state", str(clone), code=2).output
+    assert f"{clone} is a git clone" in printed and f"--state {clone}-state" in printed
+    assert not _config(tmp_path).exists()
+
+
 def test_init_insists_on_slurm_only_where_there_is_one(fresh: World, outerloop: Outerloop, tmp_path: Path) -> None:
     assert "not in PATH" in outerloop("init", "--backend", "slurm", code=2).output
     assert "there is no Slurm" in outerloop("init", "--state", str(tmp_path / "s")).output
