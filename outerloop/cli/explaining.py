@@ -16,6 +16,7 @@ import click
 from outerloop.cli.common import emit_json, json_option
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
+from outerloop.cli.reuse_text import reuse_sentences
 from outerloop.cli.text import Columns, folded, harmless, moment, one_line, plain
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class _Argument:
     readings: dict[str, Reading] = field(default_factory=dict)
     missing: str = ""
     """Why there is no plan."""
+    decided_before: int = 0
+    """Verdicts on the same benchmark and data before this one."""
 
 
 @click.command("explain", help="Every number behind RUN's verdict, or what is known so far and what is missing.")
@@ -68,12 +71,12 @@ def _gather(reader: Reader, run: str) -> _Argument:
     from outerloop.controller.operate import find_run
     from outerloop.controller.plan import ContractGone, Round, climb_plan, read_contract, readings_of
     from outerloop.controller.request import ClimbRequest
-    from outerloop.controller.views import one_run
+    from outerloop.controller.views import one_run, reuse_before
 
     view = one_run(reader.record, find_run(reader, run).id)
     if view is None:
         raise CliError(f"run {run} was removed a moment ago", ExitCode.NOT_FOUND)
-    argument = _Argument(view)
+    argument = _Argument(view, decided_before=reuse_before(reader.record, view.row.id))
     with reader.record.reading() as session:
         argument.readings = readings_of(session, view.row.id, view.row.round)
     rounds = [event for event in view.events if event.kind == "round"]
@@ -108,6 +111,9 @@ def _notes(argument: _Argument) -> list[str]:
         told.append(UNSANDBOXED)
     if argument.benchmark is not None and not argument.benchmark.score:
         told.append(OWN_PRINT)
+    if row.verdict in ("accepted", "rejected") and argument.decided_before:
+        seeded = any(measure.seed for measure in argument.view.measures)
+        told.append(" ".join(reuse_sentences(argument.decided_before + 1, fresh_seeds=seeded)))
     return told
 
 
@@ -350,5 +356,6 @@ def _json(argument: _Argument) -> dict[str, Any]:
         "measures": plain(view.current),
         "missing": [measure.role for measure in view.current if measure.state not in _KNOWN],
         "notes": _notes(argument),
+        "decided_before": argument.decided_before,
         "problem": argument.missing,
     }

@@ -102,7 +102,7 @@ def test_asking_again_after_an_early_stop_counts_the_decided_pairs_only(make: Ma
 
 
 def test_cancelling_is_no_new_draw(make: Make) -> None:
-    world = make(contract('{ kind = "paired", pairs = 5 }'))
+    world = make(contract('{ kind = "paired", pairs = 3, alpha = 0.2 }'))
     first = world.submit("better")
     world.run_measures()
     world.cancel(first)
@@ -111,7 +111,7 @@ def test_cancelling_is_no_new_draw(make: Make) -> None:
     assert world.round(second)["pair_seeds"] == world.round(first)["pair_seeds"]
     assert (world.round(second)["asking"], world.round(second)["prior_pairs"]) == (1, 0)
     world.ticks_until_rest()
-    assert world.run(second).verdict == "accepted" and world.executions() == 10
+    assert world.run(second).verdict == "accepted" and world.executions() == 6
     world.check_invariants()
 
 
@@ -140,16 +140,16 @@ def test_failures_of_the_cluster_cost_no_seed_and_shift_nothing(make: Make) -> N
 
 
 def test_replicates_keep_an_unseeded_benchmark_from_deciding_by_one_old_baseline(make: Make) -> None:
-    world = make(contract('{ kind = "paired", pairs = 5 }', seeded=False))
+    world = make(contract('{ kind = "paired", pairs = 3, alpha = 0.2 }', seeded=False))
     first = world.submit("better")
     world.ticks_until_rest()
-    assert world.executions() == 10 and world.run(first).verdict == "accepted"
+    assert world.executions() == 6 and world.run(first).verdict == "accepted"
     world.branch("other", cost="7")
     second = world.submit("other")
     world.ticks_until_rest()
-    assert world.executions() == 20
+    assert world.executions() == 12
     replicates = [m.replicate for m in world.rows(Measure)]
-    assert len(set(replicates)) == 20 and {run.verdict for run in world.runs()} == {"accepted"}
+    assert len(set(replicates)) == 12 and {run.verdict for run in world.runs()} == {"accepted"}
     assert {pair["seed"] for pair in world.pairs(second)} == {0}
     world.check_invariants()
 
