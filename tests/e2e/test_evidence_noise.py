@@ -74,6 +74,10 @@ def test_a_killed_study_goes_on_where_it_was(make: Make) -> None:
     command = ("noise", "speed", "--repo", str(world.repo), "--no-wait", "--repeats", "4", "--nodes", "1")
     assert world.forked(lambda: world.cli(*command), fault="after:compute.submit:kill:3") == -9
     assert len(world.measuring_jobs()) == 3
+    for _ in range(2):
+        world.cli(*command)
+        world.run_measures()
+    assert world.forked(lambda: world.cli(*command), fault="before:noise.study:kill") == -9
     told = study(world, "--repeats", "4", "--nodes", "1")
     assert told["study"]["values"] == 4
     assert world.executions() == 4 and len(world.measuring_jobs()) == 4
