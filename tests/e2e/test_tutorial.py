@@ -6,6 +6,7 @@ cloned the repository and has nothing else: a home folder of its own, jobs on th
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -17,11 +18,13 @@ from pathlib import Path
 
 import pytest
 
+from outerloop.controller.deployment import account
 from tests.e2e.documents import Block, Shell, console_blocks, difference, masked
 
 TOP = Path(__file__).resolve().parents[2]
 TUTORIAL = TOP / "docs" / "tutorial" / "index.md"
 README = TOP / "README.md"
+RECOVER = TOP / "docs" / "how-to" / "recover.md"
 
 SHOWN_HOME = "/home/ada"
 """The home folder on the pages."""
@@ -54,8 +57,7 @@ def environment(home: Path) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "NO_COLOR": "1",
-        "USER": "ada",
-        "LOGNAME": "ada",
+        "USER": "somebody",  # after sudo; it must not matter
         "GIT_AUTHOR_NAME": "Ada",
         "GIT_AUTHOR_EMAIL": "ada@example.org",
         "GIT_COMMITTER_NAME": "Ada",
@@ -77,6 +79,7 @@ def normalised(output: str, home: Path) -> list[str]:
         output = output.replace(real, SHOWN_HOME)
     output = output.replace(str(Path(sys.executable).parent), f"{SHOWN_HOME}/src/outerloop/.venv/bin")
     output = re.sub(rf"\b{re.escape(socket.gethostname())}\b", SHOWN_HOST, output)
+    output = re.sub(rf"\bby {re.escape(account())}\b", "by ada", output)
     return output.splitlines()
 
 
@@ -109,8 +112,17 @@ def run_page(page: Path, home: Path) -> list[tuple[Block, list[list[str]]]]:
     return printed
 
 
-def test_the_tutorial_runs_and_prints_what_it_shows(home: Path) -> None:
+def test_the_tutorial_runs_and_a_lost_database_is_made_anew(home: Path) -> None:
     run_page(TUTORIAL, home)
+    [how_to, *_] = console_blocks(RECOVER.read_text(encoding="utf-8"))
+    with Shell(home, environment(home), seconds=60) as shell:
+        before = shell.run("outerloop champions --json")
+        assert json.loads(before[1]), before
+        for command in how_to.commands:
+            code, output = shell.run(command.text)
+            assert code == 0, (command, output)
+        assert output.startswith("6 runs with 6 verdicts, 2 champions"), output
+        assert shell.run("outerloop champions --json") == before
 
 
 def test_a_stranger_reaches_a_verdict_with_the_readme_alone(home: Path) -> None:
