@@ -73,7 +73,7 @@ class Site:
     """EnforcePartLimits: whether a walltime above the partition's is refused, or pends for ever."""
     preempt_mode: Literal["REQUEUE", "CANCEL"] = "REQUEUE"
     unknown_dependency: Literal["satisfied", "refused"] = "satisfied"
-    """22.05 and 24.11 both take `afterany` on a purged or unknown id and run the job at once; a stricter one refuses."""
+    """22.05 and 24.11 take `afterany` on a purged or unknown id and run the job at once; a stricter one refuses."""
     accounting: bool = True
     accounting_lag: float = 0.1
     """Median 91 ms on 22.05 and 6 ms on 24.11; seconds on a loaded slurmdbd."""
