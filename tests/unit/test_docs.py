@@ -6,6 +6,7 @@ What the pages' commands print is tests/e2e/test_tutorial.py's affair; docs/refe
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
@@ -244,3 +245,13 @@ def test_every_page_is_in_the_navigation() -> None:
     shown = set(re.findall(r"^ +- .*?([\w./-]+\.md)$", navigation, re.MULTILINE))
     there = {page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)}
     assert shown == there
+
+
+def test_the_error_rates_of_the_page_are_the_shipped_ones() -> None:
+    spec = importlib.util.spec_from_file_location("generate_error_rates", DOCS / "generate_error_rates.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (DOCS / "measured.md").read_text(encoding="utf-8")
+    assert page == module.written(page)
+    assert "⚠" in page, "the rates that a rule does not hold are not marked"
