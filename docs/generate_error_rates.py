@@ -19,13 +19,15 @@ PAGE = Path(__file__).parent / "measured.md"
 BEGIN, END = "<!-- error rates: begin (docs/generate_error_rates.py) -->", "<!-- error rates: end -->"
 NOISES = ("normal", "t3", "skewed-left", "skewed-right", "discrete", "zero-variance")
 BROKEN = "**{}** ⚠"
+COMMON = ("kind ", "all_pairs False", "h0 0", "units sd", "batch 4")
+"""Beginnings of what all published rules of a kind have."""
 
 
 def rule_name(rule: dict[str, object]) -> str:
-    """The rule as a contract's inline table would say it, without what is false or the kind's default name."""
+    """The rule as a contract's inline table would say it, without what all of them have."""
     kind = str(rule["kind"])
     told = [f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in rule.items()]
-    return f"{kind}: " + ", ".join(item for item in told if not item.startswith(("kind ", "all_pairs False", "h0 0", "units sd", "batch 4")))
+    return f"{kind}: " + ", ".join(item for item in told if not item.startswith(COMMON))
 
 
 def tables() -> str:

@@ -187,6 +187,7 @@ def _write(repository: Path, series: Series, study: NoiseStudy) -> Path:
 
     path = Repository.open(repository).top / CONTRACT_FILE
     values = dict(line.split(" = ", 1) for line in contract_fragment(study).splitlines())
+    lines = "\n".join(f"  {key} = {value}" for key, value in values.items())
     try:
         text = path.read_bytes().decode("utf-8")
         present = parse_contract(text, CONTRACT_FILE).benchmark(series.benchmark.name)
@@ -195,11 +196,11 @@ def _write(repository: Path, series: Series, study: NoiseStudy) -> Path:
                 f"{path} defines {present.name} in another way than the base that was measured; nothing was written",
                 ExitCode.REFUSED,
             )
-        if values.get("min_delta") == "0.0" and not present.min_delta:
+        # noise may ask for a higher floor, never for a lower one: what is worth having is the target's own choice
+        if Decimal(values["min_delta"]) <= present.min_delta:
             del values["min_delta"]
         path.write_bytes(with_benchmark_keys(text, present.name, values).encode("utf-8"))
     except EditRefused as error:
-        lines = "\n".join(f"  {key} = {value}" for key, value in values.items())
         raise CliError(f"{error}:\n{lines}", ExitCode.REFUSED) from error
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"{path}: {error}") from error
