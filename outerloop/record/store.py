@@ -33,6 +33,10 @@ _DISCONNECT_SQLSTATES = ("08", "57P", "53", "58")
 """Classes of SQLSTATE that say the server, not the statement, is in trouble (PostgreSQL manual, appendix A)."""
 
 
+_GIVEN_UP: set[str] = set()
+"""Holders of this process whose leases could not be given back."""
+
+
 class RecordUnavailable(Exception):
     """The record cannot be reached or gave up in the middle; nothing was changed that is not committed."""
 
@@ -65,7 +69,10 @@ def _start_of(pid: int) -> str:
 
 
 def holder_is_dead(holder: str) -> bool:
-    """True only for a process of this host that certainly is gone. Another host's is never known to be."""
+    """True only for a process of this host that certainly is gone, or for an earlier `Record` of this very process
+    that gave up while the record was out of reach. Another host's is never known to be."""
+    if holder in _GIVEN_UP:
+        return True
     host, _, rest = holder.partition(":")
     pid, _, more = rest.partition(":")
     start = more.partition(":")[0]
@@ -207,14 +214,22 @@ class Record:
         ).scalar_one_or_none()
 
     def release_lease(self, lease: LeaseHandle) -> None:
-        """Give a lease back; a lease that was lost meanwhile is left to its new holder."""
-        with self.transaction("tx.release") as session:
-            session.execute(
-                text(
-                    "update leases set holder = '', expires_at = now() where run_id = :r and epoch = :e and holder = :h"
-                ),
-                {"r": lease.run_id, "e": lease.epoch, "h": lease.holder},
-            )
+        """Give a lease back; a lease that was lost meanwhile is left to its new holder.
+
+        Where the record cannot be told, this process at least knows it: its next try need not wait for the expiry.
+        """
+        try:
+            with self.transaction("tx.release") as session:
+                session.execute(
+                    text(
+                        "update leases set holder = '', expires_at = now()"
+                        " where run_id = :r and epoch = :e and holder = :h"
+                    ),
+                    {"r": lease.run_id, "e": lease.epoch, "h": lease.holder},
+                )
+        except RecordUnavailable:
+            _GIVEN_UP.add(lease.holder)
+            raise
 
     @contextmanager
     def tick_lock(self) -> Iterator[bool]:

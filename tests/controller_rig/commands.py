@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outerloop.record import embedded
-from tests.controller_rig.world import World, stopped, wait_for
+from tests.controller_rig.world import World
 from tests.postgres.conftest import open_folder
 
 
@@ -78,10 +78,16 @@ def command(world: World, *arguments: str, fault: str = "") -> Told:
     return told(world, start_command(world, *arguments, fault=fault))
 
 
-def interrupted(world: World, *arguments: str, point: str, what: Callable[[], object], seconds: float = 60) -> Told:
+def await_stop(pid: int, point: str) -> None:
+    """Wait until a child has stopped itself; it must not end without coming by the point."""
+    _pid, status = os.waitpid(pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), f"the command ended ({os.waitstatus_to_exitcode(status)}) and never came by {point}"
+
+
+def interrupted(world: World, *arguments: str, point: str, what: Callable[[], object]) -> Told:
     """A command that is stopped at a point while `what` happens, and then goes on."""
     pid = start_command(world, *arguments, fault=f"{point}:stop")
-    wait_for(lambda: stopped(pid), seconds, f"a stop at {point}")
+    await_stop(pid, point)
     what()
     os.kill(pid, signal.SIGCONT)
     return told(world, pid)

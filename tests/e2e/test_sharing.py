@@ -15,9 +15,9 @@ import pytest
 from outerloop.controller.evidence import read_run
 from outerloop.controller.operate import OperatorError
 from outerloop.record.models import Await, Champion, Event
-from tests.controller_rig.world import World, resume, stopped, wait_for
+from tests.controller_rig.commands import await_stop
+from tests.controller_rig.world import World, resume
 
-STOP_SECONDS = 60
 TOO_LATE = r"too late to cancel|ended already"
 
 
@@ -25,7 +25,7 @@ TOO_LATE = r"too late to cancel|ended already"
 def stopped_wake(world: World, run_id: str, point: str) -> Iterator[int]:
     """A wake of `run_id` that is stopped at a point; it goes on at the end of the block, and must end well."""
     pid = world.start(lambda: world.wake(run_id, None), fault=f"{point}:stop")
-    wait_for(lambda: stopped(pid), STOP_SECONDS, f"a stop at {point}")
+    await_stop(pid, point)
     yield pid
     assert resume(pid) == 0, world.describe()
 
@@ -90,7 +90,7 @@ def test_a_run_that_joins_a_job_just_cancelled_for_another_gets_its_value(world:
     world.branch("tiny", size="80")
     first = world.submit("smaller", benchmark="size")
     pid = world.start(lambda: world.cancel(first), fault="before:compute.cancel:stop")
-    wait_for(lambda: stopped(pid), STOP_SECONDS, "the stop")
+    await_stop(pid, "before:compute.cancel")
     second = world.submit("tiny", benchmark="size")
     assert resume(pid) == 0
     world.ticks_until_rest()

@@ -57,7 +57,7 @@ class DatabaseClock(Clock):
     def rows(self, table: str) -> list[Any]:
         """A table as it stands, in one round trip: the checks after every step must cost little."""
         with self._connection.cursor(row_factory=namedtuple_row) as cursor:
-            return cursor.execute(f"select * from {table}").fetchall()  # type: ignore[arg-type]
+            return cursor.execute(f"select * from {table} order by 1").fetchall()  # type: ignore[arg-type]
 
     def empty(self, tables: tuple[str, ...]) -> None:
         """Delete every row, in this order."""
