@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from outerloop.planner import MeasuredFigure, PlanReport, PlanRequest, Resources
     from outerloop.strategies import LaunchSpec, StrategyPlan
 
-__all__ = ["plan"]
+__all__ = ["plan", "strategy_of"]
 
 _GPUS = re.compile(r"(?:(?P<hosts>\d+)x)?(?P<count>\d+)x(?P<gpu>[A-Za-z].*)")
 _MODES = ("cheapest", "fastest", "balanced", "reliable")
@@ -271,7 +271,7 @@ def compile_plan(path: Path, command: tuple[str, ...], candidate: str | None, fr
         from outerloop.strategies import CompileError
         from outerloop.strategies import compile_plan as compiled
 
-        strategy = _strategy(path, command, candidate, framework)
+        strategy = strategy_of(path, command, candidate, framework)
         try:
             specs = compiled(strategy)
         except (CompileError, LookupError) as error:
@@ -309,7 +309,7 @@ def calibrate(wanted: tuple[str, ...], as_json: bool) -> None:
             click.echo(render(found), nl=False)
 
 
-def _strategy(path: Path, command: tuple[str, ...], candidate: str | None, framework: str) -> StrategyPlan:
+def strategy_of(path: Path, command: tuple[str, ...], candidate: str | None, framework: str) -> StrategyPlan:
     """A strategy plan from its own JSON, or from a report's selected candidate and the command given."""
     from pydantic import ValidationError
 

@@ -24,6 +24,8 @@ from outerloop.controller.git import Mirror
 from outerloop.controller.ledger import Ledger, LedgerEvent, effective_cancel
 from outerloop.controller.plan import Planned, Round, climb_plan, planned_work, read_contract, reading_of_slot
 from outerloop.controller.request import ClimbRequest
+from outerloop.controller.training_request import Request, TrainingRequest, read_request
+from outerloop.controller.trainings import Outcome, planned_tasks, training_verdict
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action
 from outerloop.dispatch.settle import decision_from_disk
@@ -37,7 +39,7 @@ __all__ = ["Disk", "Verified", "read_run", "verify"]
 class Disk:
     """What the state folder holds of one run."""
 
-    request: ClimbRequest
+    request: Request
     events: list[LedgerEvent]
     rounds: list[Round]
     contract: Contract | None = None
@@ -48,7 +50,7 @@ class Disk:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict as the ledger has it."""
+        """A climb's verdict as the ledger has it."""
         for event in self.events:
             if event.kind == "verdict":
                 return Verdict.from_json(event.body["verdict"])
@@ -60,18 +62,22 @@ def read_run(context: Context, run_id: str) -> Disk:
     body = read_json(context.root.request(run_id))
     if body is None:
         raise LookupError(f"there is no request on disk for run {run_id}")
-    request = ClimbRequest.model_validate(body)
+    request = read_request(body)
     events = Ledger(context.root, run_id).read()
     disk = Disk(request, events, [Round.of(event) for event in events if event.kind == "round"])
     mirror = Mirror(context.root.mirror(request.target))
+    if isinstance(request, TrainingRequest):
+        tasks = planned_tasks(request, mirror)
+        disk.planned[0] = [item for item in tasks if context.slot(item.work.digest).spec() is not None]
+        return disk
     for round_ in disk.rounds:
         disk.contract = read_contract(mirror, round_.base_commit)
         disk.plan = climb_plan(disk.contract, request, round_)
-        _measure_round(context, mirror, disk, round_)
+        _measure_round(context, mirror, disk, request, round_)
     return disk
 
 
-def _measure_round(context: Context, mirror: Mirror, disk: Disk, round_: Round) -> None:
+def _measure_round(context: Context, mirror: Mirror, disk: Disk, request: ClimbRequest, round_: Round) -> None:
     assert disk.contract is not None and disk.plan is not None
     readings: dict[str, Reading] = {}
     planned: list[Planned] = []
@@ -83,7 +89,7 @@ def _measure_round(context: Context, mirror: Mirror, disk: Disk, round_: Round) 
         missing = [request for request in wanted if request.role not in readings]
         known = {item.role for item in planned}
         found = False
-        for item in planned_work(context, mirror, disk.contract, disk.request, round_, missing) if missing else []:
+        for item in planned_work(context, mirror, disk.contract, request, round_, missing) if missing else []:
             directory = context.slot(item.work.digest)
             if item.role in known or directory.spec() is None:
                 continue  # wanted in principle, but the run never came so far (a scope verdict, a cancel)
@@ -153,6 +159,8 @@ class Verified:
 def verify(context: Context, run_id: str, recorded: Mapping[str, object] | None) -> Verified:
     """Recompute a run's verdict from disk alone and compare it with the ledger and, if given, the record's evidence."""
     disk = read_run(context, run_id)
+    if isinstance(disk.request, TrainingRequest):
+        return _verify_training(context, disk, recorded)
     ledger = disk.verdict
     cancelled = effective_cancel(disk.events)
     differences: list[str] = []
@@ -187,3 +195,28 @@ def verify(context: Context, run_id: str, recorded: Mapping[str, object] | None)
     elif verdict is None or verdict.to_json() != ledger.to_json():
         differences.append(f"the slots say: {again}")
     return Verified(run_id, not differences, ledger.sentence, again, tuple(differences), verdict)
+
+
+def _verify_training(context: Context, disk: Disk, recorded: Mapping[str, object] | None) -> Verified:
+    """How the slots say that every task ended, against what the ledger says of the training."""
+    run_id = disk.request.id
+    told = next((event.body["verdict"] for event in disk.events if event.kind == "verdict"), None)
+    if told is None:
+        state = "no verdict yet" if effective_cancel(disk.events) is None else "cancelled"
+        return Verified(run_id, True, state, state)
+    differences = []
+    if recorded is not None and dict(recorded) != told:
+        differences.append("the record's verdict is not the ledger's")
+    outcomes = {}
+    for item in disk.planned.get(0, []):
+        state, _result, reason, detail, _attempt = slot_on_disk(context.slot(item.work.digest))
+        outcomes[item.role] = Outcome(state, reason, detail)
+    again = training_verdict(outcomes) if len(outcomes) == told["tasks"] else None
+    if again is None:
+        missing = told["tasks"] - sum(item.state in {"done", "failed"} for item in outcomes.values())
+        said = f"not to be judged: no ending of {missing} of {told['tasks']} tasks"
+    else:
+        said = str(again["sentence"])
+    if again != told:
+        differences.append(f"the slots say: {said}")
+    return Verified(run_id, not differences, str(told["sentence"]), said, tuple(differences))
