@@ -4,7 +4,7 @@ Covered: a task's work, the answers of one training (see `engine.Kind`), the ver
 ended. Not covered: making the request (submit_training.py), what the processes reported (training_facts.py), jobs,
 parking and the ledger (engine.py).
 
-A task that its own program fails is a failure of the training; a task that the cluster lost is submitted again, it alone.
+A task that fails by its own program fails the training; a task that the cluster lost is submitted again, it alone.
 """
 
 from __future__ import annotations
