@@ -197,6 +197,19 @@ def verify(context: Context, run_id: str, recorded: Mapping[str, object] | None)
     return Verified(run_id, not differences, ledger.sentence, again, tuple(differences), verdict)
 
 
+def _ending(directory: SlotDirectory, told: Mapping[str, object] | None) -> Outcome:
+    """How a task ended by its slot's files. A slot that a later asking went on with still has the ending `told`."""
+    if told is not None:
+        for n in directory.attempt_numbers():
+            decision = decision_from_disk(directory.settled(n) or {})
+            if decision is None or decision.action is not Action.FAILED:
+                continue
+            if (decision.reason, decision.detail) == (told.get("reason"), told.get("detail")):
+                return Outcome("failed", decision.reason, decision.detail)
+    state, _result, reason, detail, _attempt = slot_on_disk(directory)
+    return Outcome(state, reason, detail)
+
+
 def _verify_training(context: Context, disk: Disk, recorded: Mapping[str, object] | None) -> Verified:
     """How the slots say that every task ended, against what the ledger says of the training."""
     run_id = disk.request.id
@@ -209,8 +222,7 @@ def _verify_training(context: Context, disk: Disk, recorded: Mapping[str, object
         differences.append("the record's verdict is not the ledger's")
     outcomes = {}
     for item in disk.planned.get(0, []):
-        state, _result, reason, detail, _attempt = slot_on_disk(context.slot(item.work.digest))
-        outcomes[item.role] = Outcome(state, reason, detail)
+        outcomes[item.role] = _ending(context.slot(item.work.digest), told["failed"].get(item.role))
     again = training_verdict(outcomes) if len(outcomes) == told["tasks"] else None
     if again is None:
         missing = told["tasks"] - sum(item.state in {"done", "failed"} for item in outcomes.values())
