@@ -215,8 +215,8 @@ def test_the_record_is_rebuilt_from_disk_and_a_changed_slot_is_found(world: Trai
 def test_an_unreachable_record_leaves_the_training_in_the_inbox(world: TrainingWorld) -> None:
     config = world.folder / "config.toml"
     text = config.read_text()
-    config.write_text(text.replace("postgresql://", "postgresql://nobody:no@localhost:1/x?") if False else
-                      text.replace(text.split('database_url = "')[1].split('"')[0], "postgresql://localhost:1/none"))
+    url = text.split('database_url = "')[1].split('"')[0]
+    config.write_text(text.replace(url, "postgresql://localhost:1/none"))
     told = world_cli_without_record(world)
     assert "is in the inbox" in told
     config.write_text(text)
@@ -338,6 +338,111 @@ def reporting(world: TrainingWorld, report: dict[str, Any]) -> str:
     program.write_text(f'#!/bin/sh\ncp {tools}/report.json "$OUTERLOOP_OUTPUT_DIR/run.json"\n')
     program.chmod(0o755)
     config = world.folder / "config.toml"
-    lane = f"[lanes.gpu]\ngpu_flag = \"none\"\nextra = ['--gpus=1']\nprologue = 'export PATH={tools}:$PATH'\n"
+    lane = f"[lanes.gpu]\ngpu_flag = \"none\"\nextra = ['--gpus=1']\nprologue = 'export PATH={tools}:$PATH CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7'\n"
     config.write_text(config.read_text() + lane)
     return str(tools)
+
+
+def test_what_a_run_measured_becomes_a_figure_of_the_next_plan(world: TrainingWorld) -> None:
+    path, before = planned(world)
+    chosen = next(c for c in before["candidates"] if c["name"] == before["selected"])
+    ranks = chosen["workers"]
+    tools = reporting(world, {**REPORT, "world_size": ranks})
+    run_id = world.train(path, command=("python", "train.py"))
+    world.ticks_until_rest()
+    assert ended(world, run_id) == ("finished", ""), tools
+    [event] = [event for event in world.rows(Event) if event.kind == "facts"]
+    assert event.body["reports"]["train"]["peak_memory_mb"]["reserved"] == 64_000
+    after = json.loads(world.cli("plan", *ASKED, "--ledger", "record", "--json"))
+    measured = next(c for c in after["candidates"] if c["name"] == chosen["name"])
+    assert (measured["memory"]["basis"], measured["memory"]["central"]) == ("ledger", 64.0)
+    rate = measured["tokens_per_second_per_gpu"]
+    assert (rate["basis"], rate["central"]) == ("ledger", pytest.approx(80_000 / ranks))
+    assert chosen["memory"]["basis"] == "static"
+    shown = " ".join(world.cli("show", run_id).split())
+    assert "500 ms a step" in shown and "peak 64,000 MB of GPU memory" in shown
+    assert "measured 64.0 GB" in shown and "save every" in shown
+    world.check_invariants()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"device": "cpu"}, {"device_name": "NVIDIA A100-SXM4-80GB"}, {"peak_memory_mb": None, "world_size": None}],
+)
+def test_a_report_from_other_hardware_or_without_numbers_is_no_figure(
+    world: TrainingWorld, change: dict[str, Any]
+) -> None:
+    path, before = planned(world)
+    reporting(world, REPORT | change)
+    run_id = world.train(path, command=("python", "train.py"))
+    world.ticks_until_rest()
+    assert ended(world, run_id) == ("finished", "")
+    after = json.loads(world.cli("plan", *ASKED, "--ledger", "record", "--json"))
+    assert after["candidates"] == before["candidates"]
+    world.cli("show", run_id)
+
+
+@pytest.mark.parametrize("report", ["", "[1, 2", "{}", '{"schema": 1, "kind": "training", "step": "NaN"}', "null"])
+def test_a_torn_or_foreign_report_harms_nothing(world: TrainingWorld, report: str) -> None:
+    run_id = world.train(world.script(f"printf '%s' '{report}' > $OUTERLOOP_OUTPUT_DIR/run.json"))
+    world.ticks_until_rest()
+    assert ended(world, run_id) == ("finished", "")
+    world.cli("show", run_id)
+    world.cli("explain", run_id)
+
+
+# -- what people see
+
+
+def test_every_command_that_looks_understands_trainings(world: TrainingWorld) -> None:
+    world.task_does(1, "exit 7")
+    plan = world.tasks_plan(3)
+    dry = world.cli("submit", "training", plan, "--repo", str(world.repo), "--dry-run", "--name", "sweep")
+    assert "Dry run: nothing was submitted." in dry and "task-0000" in dry and not world.runs()
+    run_id = world.train(plan, "--name", "sweep")
+    for moment in ("waiting", "ended"):
+        assert run_id in world.cli("status", "--all")
+        shown = world.cli("show", run_id)
+        assert f"training sweep of {world.runs()[0].target}" in shown.replace("\n", " ") and "task-0002" in shown
+        assert json.loads(world.cli("show", run_id, "--json"))["state"] == moment
+        assert run_id in world.cli("explain", run_id)
+        json.loads(world.cli("explain", run_id, "--json"))
+        if moment == "waiting":
+            world.ticks_until_rest()
+    assert "task-0001: EXIT_7" in world.cli("explain", run_id)
+    world.cli("logs", run_id)
+    assert "agree" in world.cli("verify", run_id)
+    world.cli("verify", run_id, "--json")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--minutes", "700"), "--minutes 599 is the most"),
+        (("--name", "a/b"), "job name 'a/b'"),
+        (("--candidate", "nowhere"), "nowhere"),
+        (("--lane", "moon", "--candidate", "main"), ""),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_with_its_reason(
+    world: TrainingWorld, options: tuple[str, ...], said: str
+) -> None:
+    if "moon" in options:
+        world.train(world.tasks_plan(1), *options)  # the local backend needs no lanes
+        return
+    code = 2 if "nowhere" in options else 3
+    told = world.cli("submit", "training", world.tasks_plan(1), "--repo", str(world.repo), *options, code=code)
+    assert said in told.replace("\n", " ") and "Traceback" not in told
+    assert not world.runs()
+
+
+def test_tasks_come_from_a_file_and_a_bad_line_is_named(world: TrainingWorld) -> None:
+    plan = world.plan("array", family="lease_tasks", command=["sh", "-c", f"echo {{n}} >> {world.marks}"])
+    given = world.folder / "tasks.jsonl"
+    given.write_text('{"n": 1}\n[2]\n')
+    told = world.cli("submit", "training", plan, "--repo", str(world.repo), "--tasks", str(given), code=2)
+    assert "task 2 must be an object" in told
+    given.write_text('{"n": 1}\n{"n": 2}\n')
+    run_id = world.train(plan, "--tasks", str(given))
+    world.ticks_until_rest()
+    assert ended(world, run_id) == ("finished", "") and world.ran() == {"1": 1, "2": 1}

@@ -95,7 +95,9 @@ class TrainingCluster(SlurmWorld):
         found: dict[int, str] = {}
         for line in (out / f"losses-{rank}.jsonl").read_text().splitlines():
             row = json.loads(line)
-            assert found.setdefault(row["step"], row["loss"]) == row["loss"], f"step {row['step']} differs when repeated"
+            assert found.setdefault(row["step"], row["loss"]) == row["loss"], (
+                f"step {row['step']} differs when repeated"
+            )
         return found
 
     def attempts(self) -> list[Attempt]:
@@ -215,7 +217,8 @@ def test_a_node_that_goes_down_costs_no_step_that_was_saved(world: TrainingClust
         world.start_again(job)
         world.until_ended(run_id, ticks=True)
     finally:
-        cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
+        # The node may have come back by itself: then there is nothing to resume.
+        cluster.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
     assert world.run(run_id).verdict == "finished", world.describe()
     assert world.marks.read_text().split() == ["1", "2"]
     world.check_invariants()
