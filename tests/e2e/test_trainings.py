@@ -1,6 +1,6 @@
 """Trainings through the command line, the real controller, record, slots and job wrapper, on a cluster of files.
 
-Attacked here: lost, failed and cancelled tasks, limits, kill -9 at every point, the record made anew from disk, figures.
+Attacked here: lost, failed and cancelled tasks, limits, kill -9 at every point, a record made anew from disk, figures.
 """
 
 from __future__ import annotations
@@ -172,11 +172,11 @@ def test_a_training_that_gets_nowhere_twice_has_stalled_and_more_minutes_let_it_
 def test_preempted_work_that_slurm_requeues_is_taken_over_by_the_same_attempt(world: TrainingWorld) -> None:
     """The first start leaves a requeue mark and a checkpoint; the job's second start goes on in the same attempt."""
     body = """\
-if [ -e "$OUTERLOOP_CKPT_DIR/requeue.json" ]; then rm "$OUTERLOOP_CKPT_DIR/requeue.json"; echo second >> %s; exit 0; fi
+if [ -e "$OUTERLOOP_CKPT_DIR/requeue.json" ]; then rm "$OUTERLOOP_CKPT_DIR/requeue.json"; echo second >> MARKS; exit 0; fi
 d="$OUTERLOOP_CKPT_DIR/step-0000000001"; mkdir -p "$d"; echo '{}' > "$d/manifest.json"
-echo '{}' > "$OUTERLOOP_CKPT_DIR/requeue.json"; echo first >> %s; exit 75
-""" % (world.marks, world.marks)
-    run_id = world.train(world.script(body))
+echo '{}' > "$OUTERLOOP_CKPT_DIR/requeue.json"; echo first >> MARKS; exit 75
+"""
+    run_id = world.train(world.script(body.replace("MARKS", str(world.marks))))
     [job] = world.measuring_jobs()
     world.cluster.execute(job)
     world.cluster.change(job, state="pending", exit=None, restarts=1)
@@ -338,7 +338,8 @@ def reporting(world: TrainingWorld, report: dict[str, Any]) -> str:
     program.write_text(f'#!/bin/sh\ncp {tools}/report.json "$OUTERLOOP_OUTPUT_DIR/run.json"\n')
     program.chmod(0o755)
     config = world.folder / "config.toml"
-    lane = f"[lanes.gpu]\ngpu_flag = \"none\"\nextra = ['--gpus=1']\nprologue = 'export PATH={tools}:$PATH CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7'\n"
+    prologue = f"export PATH={tools}:$PATH CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"
+    lane = f"[lanes.gpu]\ngpu_flag = \"none\"\nextra = ['--gpus=1']\nprologue = '{prologue}'\n"
     config.write_text(config.read_text() + lane)
     return str(tools)
 
@@ -382,8 +383,8 @@ def test_a_report_from_other_hardware_or_without_numbers_is_no_figure(
     world.cli("show", run_id)
 
 
-@pytest.mark.parametrize("report", ["", "[1, 2", "{}", '{"schema": 1, "kind": "training", "step": "NaN"}', "null"])
-def test_a_torn_or_foreign_report_harms_nothing(world: TrainingWorld, report: str) -> None:
+def test_a_torn_report_harms_nothing(world: TrainingWorld) -> None:
+    report = '{"schema": 1, "kind": "training", "step": "NaN", "checkpoint": [1], "peak'
     run_id = world.train(world.script(f"printf '%s' '{report}' > $OUTERLOOP_OUTPUT_DIR/run.json"))
     world.ticks_until_rest()
     assert ended(world, run_id) == ("finished", "")
