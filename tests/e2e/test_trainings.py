@@ -172,9 +172,10 @@ def test_a_training_that_gets_nowhere_twice_has_stalled_and_more_minutes_let_it_
 def test_preempted_work_that_slurm_requeues_is_taken_over_by_the_same_attempt(world: TrainingWorld) -> None:
     """The first start leaves a requeue mark and a checkpoint; the job's second start goes on in the same attempt."""
     body = """\
-if [ -e "$OUTERLOOP_CKPT_DIR/requeue.json" ]; then rm "$OUTERLOOP_CKPT_DIR/requeue.json"; echo second >> MARKS; exit 0; fi
-d="$OUTERLOOP_CKPT_DIR/step-0000000001"; mkdir -p "$d"; echo '{}' > "$d/manifest.json"
-echo '{}' > "$OUTERLOOP_CKPT_DIR/requeue.json"; echo first >> MARKS; exit 75
+cd "$OUTERLOOP_CKPT_DIR"
+if [ -e requeue.json ]; then rm requeue.json; echo second >> MARKS; exit 0; fi
+mkdir step-0000000001; echo '{}' > step-0000000001/manifest.json
+echo '{}' > requeue.json; echo first >> MARKS; exit 75
 """
     run_id = world.train(world.script(body.replace("MARKS", str(world.marks))))
     [job] = world.measuring_jobs()

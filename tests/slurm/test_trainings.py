@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -261,10 +262,11 @@ def killed_tasks_alone_are_redone(world: TrainingCluster, cluster: DevCluster, c
         lambda: all(Path(f"{world.marks}.{n}").exists() for n in doomed), seconds, f"{len(doomed)} tasks that wait"
     )
     shown = world.facts(run_id)["measures_detail"]
-    jobs = {m["role"]: m["attempts"][-1]["job_id"] for m in shown}
+    slots = {m["role"]: world.state.slot(m["slot"]) for m in shown}
     for n in doomed:
-        # The wrapper dies without a word, as when a node kills it.
-        cluster.run("scancel", "--signal=KILL", "--full", jobs[f"task-{n:04d}"])
+        # The wrapper dies without a word, as when a node that runs out of memory kills it.
+        claim = json.loads((slots[f"task-{n:04d}"] / "attempts" / "1" / "claim.json").read_text())
+        os.kill(claim["pid"], signal.SIGKILL)
     world.until_ended(run_id, ticks=True, seconds=seconds)
     assert world.run(run_id).sentence == f"all {count} tasks finished", world.describe()
     ran: dict[int, int] = {}
