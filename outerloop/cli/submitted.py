@@ -77,7 +77,7 @@ def report(deployment: Deployment, run_id: str, *, asked_before: str | None, as_
             (f"outerloop cancel {run.id}", "give it up"),
         ):
             if run.state != "ended" or "cancel" not in command:
-                click.echo(f"  {command:<30} {what}")
+                click.echo(f"  {command:<32} {what}")
     if run.state == "ended" and run.verdict_reason == "scope":
         click.get_current_context().exit(int(ExitCode.REFUSED))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import textwrap
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Columns", "Hanging", "clock", "folded", "harmless", "moment", "one_line", "plain"]
 
-_KEPT = {"\n", "\t"}
+_SUSPECT = re.compile(r"[^\n\t -~]")
+"""All but what is printable ASCII, newline and tab: looked at one by one."""
 _GAP = "  "
 _NARROWEST = 8
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -42,13 +44,12 @@ def harmless(text: str) -> str:
 
     A carriage return before a newline is dropped; one inside a line (a progress bar) starts a new line.
     """
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        character if character in _KEPT or unicodedata.category(character) not in _UNSEEN else _escaped(character)
-        for character in text
-    )
+    return _SUSPECT.sub(_shown, text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _shown(match: re.Match[str]) -> str:
+    character = match.group(0)
+    return _escaped(character) if unicodedata.category(character) in _UNSEEN else character
 
 
 def one_line(text: str) -> str:

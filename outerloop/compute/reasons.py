@@ -50,6 +50,7 @@ _NOBODY_KNOWS = (
 _MESSAGES: tuple[tuple[str, str, When], ...] = (
     ("unable to contact slurm controller (connect failure)", "ControllerDown", When.LATER),
     ("communication connection failure", "ControllerDown", When.LATER),
+    ("could not establish a configuration source", "NoConfiguration", When.LATER),
     ("munge encode failed", "AuthenticationDown", When.LATER),
     ("slurm backup controller in standby mode", "ControllerDown", When.LATER),
     ("resource temporarily unavailable", "ControllerBusy", When.LATER),

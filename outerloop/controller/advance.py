@@ -7,6 +7,7 @@ Killed at any instruction, the next call goes on from what is committed and on d
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 
 from outerloop.controller.climbs import MOST_ROUNDS, Climb
@@ -43,11 +44,10 @@ def advance(deployment: Deployment, run_id: str) -> Advanced:
             raise RuntimeError(f"run {run_id} did not come to rest in {MOST_STEPS} steps")
     except Fenced:
         return Advanced(run_id, "busy", "another process took it over")
-    except RecordUnavailable:
-        raise
     except Exception:
-        # This process lives on; nobody should have to wait until its lease has run out.
-        context.record.release_lease(lease)
+        # This process may live on; nobody should have to wait until its lease has run out.
+        with contextlib.suppress(RecordUnavailable):
+            context.record.release_lease(lease)
         raise
     context.record.release_lease(lease)
     return advanced

@@ -15,7 +15,6 @@ from outerloop.climb import (
     Blocked,
     ClimbPlan,
     EvidenceError,
-    Failure,
     Look,
     NeedMore,
     Reading,
@@ -24,7 +23,6 @@ from outerloop.climb import (
     Waiting,
     next_step,
     plan_measures,
-    scope_verdict,
     sequential_bounds,
     superseded_verdict,
 )
@@ -46,8 +44,8 @@ from outerloop.controller.plan import (
     read_contract,
     readings_of,
 )
-from outerloop.controller.request import ClimbRequest
-from outerloop.controller.scope import scope_problems
+from outerloop.controller.request import ClimbRequest, Execution
+from outerloop.controller.scope import verdict_on_scope
 from outerloop.record.models import Run
 
 __all__ = ["MOST_ROUNDS", "Climb"]
@@ -78,6 +76,10 @@ class Climb:
     @property
     def gpu_hours(self) -> float | None:
         return self.request.gpu_hours
+
+    @property
+    def executions(self) -> Sequence[Execution]:
+        return tuple(self.request.execution.values())
 
     def begin(self) -> Ending | None:
         """Draw or find the round, and refuse what is out of scope."""
@@ -196,11 +198,7 @@ class Climb:
         return self.mirror.changes(base_tree, self.request.candidate_tree)
 
     def _scope(self, contract: Contract, round_: Round) -> Verdict | None:
-        problems = scope_problems(self._changes(round_.base_tree), contract.scope)
-        if not problems:
-            return None
-        failures = [Failure(role=problem.path, code=problem.code, detail=problem.detail) for problem in problems]
-        return scope_verdict(self.request.benchmark, failures)
+        return verdict_on_scope(self.request.benchmark, self._changes(round_.base_tree), contract.scope)
 
     # -- deciding
 

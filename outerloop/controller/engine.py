@@ -21,6 +21,8 @@ from sqlalchemy.orm import Session
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.interest import drop_interest
 from outerloop.controller.ledger import Ledger, LedgerEvent, effective_cancel, fold_events
+from outerloop.controller.request import Execution
+from outerloop.controller.submit import changed_image
 from outerloop.dispatch.budget import Budget
 from outerloop.dispatch.settle import fold_attempts, live_attempts
 from outerloop.dispatch.submit import recover_intents, submit_ready
@@ -92,6 +94,10 @@ class Kind(Protocol):
     @property
     def gpu_hours(self) -> float | None:
         """Limit of this run's target, None without one."""
+
+    @property
+    def executions(self) -> Sequence[Execution]:
+        """How its work runs, as it was frozen."""
 
     def begin(self) -> Ending | None:
         """What has to be settled before any job. Raises Blocking."""
@@ -217,6 +223,10 @@ class Engine:
             for slot in slots
             if slot.state == "open" and (slot.kind == "environment" or not self._needs_one_of(slot, unbuilt))
         ]
+        for execution in kind.executions if ready else ():
+            changed = changed_image(execution)
+            if changed:
+                raise Blocking("IMAGE", changed)
         limits = [self.deployment.settings.budgets.gpu_hours, kind.gpu_hours]
         hours = min((float(limit) for limit in limits if limit is not None), default=None)
         report = submit_ready(
@@ -267,11 +277,25 @@ class Engine:
             self.lease,
             job_ids,
             begin_seconds=max(1.0, (due - now).total_seconds()) if all_final else None,
-            observation=None,
+            gone=self._gone(attempts),
         )
         if ring not in {"rings", "already rings", "off"}:
             self.notes.append(f"no wake job: {ring}; the tick goes on with this run")
         return self._done("waiting", reason)
+
+    def _gone(self, attempts: Sequence[Attempt]) -> set[str]:
+        """Awaited jobs that this process's listing should have shown and did not."""
+        observation = self.deployment.observation()
+        if not observation.complete:
+            return set()
+        return {
+            attempt.job_id
+            for attempt in attempts
+            if attempt.job_id is not None
+            and attempt.submitted_at is not None
+            and attempt.submitted_at < observation.started
+            and observation.listed(attempt.job_id) is None
+        }
 
     def _due(self, now: datetime, slots: Sequence[Slot], attempts: Sequence[Attempt]) -> datetime:
         """When to look again even if nothing rings: what is awaited decides."""

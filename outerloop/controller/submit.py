@@ -22,7 +22,7 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 
 from outerloop.contract import Benchmark, Contract
 from outerloop.controller.champions import champion_now
-from outerloop.controller.content import content_digest
+from outerloop.controller.content import content_digest, content_stamp
 from outerloop.controller.deployment import account
 from outerloop.controller.git import GitError, Mirror, Repository
 from outerloop.controller.plan import read_contract, relevant_siblings
@@ -38,7 +38,18 @@ from outerloop.settings import Settings, choose_lane
 from outerloop.slots import StateRoot
 from outerloop.slots.files import publish, read_json
 
-__all__ = ["Prepared", "Refusal", "enqueue", "import_inbox", "leave_in_inbox", "prepare_climb"]
+__all__ = [
+    "Prepared",
+    "Refusal",
+    "changed_image",
+    "enqueue",
+    "executions",
+    "import_inbox",
+    "leave_in_inbox",
+    "platform_name",
+    "prepare_climb",
+    "resolve_commit",
+]
 
 _STRENGTH = {"none": 0, "bwrap": 1, "apptainer": 2}
 
@@ -81,7 +92,7 @@ def prepare_climb(
     pinned = {candidate_commit, *([default] if default else [])}
     given = ""
     if base is not None:
-        given = _resolve(repo, mirror, base)
+        given = resolve_commit(repo, mirror, base)
         if not mirror.has(given):
             pinned.add(given)
     mirror.pin(repo, {f"commits/{commit}": commit for commit in pinned})
@@ -131,19 +142,40 @@ def prepare_climb(
         submitter=account(),
         repository=str(repo.top),
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        execution=_executions(settings, repo, (climbed, *contract.siblings(benchmark))),
-        platform=f"{machine.system()}-{machine.machine()}-python{sys.version_info[0]}.{sys.version_info[1]}",
+        execution=executions(settings, repo, (climbed, *contract.siblings(benchmark))),
+        platform=platform_name(),
         priority=priority,
         gpu_hours=None if contract.budgets.gpu_hours is None else float(contract.budgets.gpu_hours),
         runs_per_week=contract.budgets.runs_per_week,
     )
+    refuse_ladders((climbed, *siblings))
     problems = tuple(scope_problems(changes, contract.scope))
     if not changes:
         notes.append("candidate and base have the same tree")
     return Prepared(request, contract, tuple(s.name for s in siblings), problems, tuple(notes))
 
 
-def _resolve(repo: Repository, mirror: Mirror, revision: str) -> str:
+def platform_name() -> str:
+    """System, architecture and interpreter: what an environment is built for."""
+    return f"{machine.system()}-{machine.machine()}-python{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def refuse_ladders(benchmarks: Sequence[Benchmark]) -> None:
+    """Refuse rules that withhold values, since this deployment can't. Raises Refusal.
+
+    A ladder is worth something only where the person who climbs can't read the hidden set's losses. In a personal
+    deployment slots, logs and record belong to that very person, so nothing can be withheld.
+    """
+    withheld = [benchmark.name for benchmark in benchmarks if benchmark.parsed_rule().ladder]
+    if withheld:
+        raise Refusal(
+            f"{', '.join(withheld)}: rule.ladder = true withholds every value below the ladder's step, but this is a"
+            " personal deployment: its slots, logs and record belong to whoever climbs, so nothing can be withheld."
+            " Take ladder out of the rule; `outerloop champions` counts how often the same data has decided"
+        )
+
+
+def resolve_commit(repo: Repository, mirror: Mirror, revision: str) -> str:
     """A commit of the clone, or, for a champion that only the mirror keeps, its full id."""
     try:
         return repo.commit(revision)
@@ -160,7 +192,8 @@ def _default_commit(repo: Repository, mirror: Mirror) -> str:
     return commit
 
 
-def _executions(settings: Settings, repo: Repository, benchmarks: Sequence[Benchmark]) -> dict[str, Execution]:
+def executions(settings: Settings, repo: Repository, benchmarks: Sequence[Benchmark]) -> dict[str, Execution]:
+    """How and where each of these benchmarks runs, by name. Raises Refusal with every reason, LaneError."""
     problems: list[str] = []
     found: dict[str, Execution] = {}
     for benchmark in benchmarks:
@@ -180,6 +213,8 @@ def _executions(settings: Settings, repo: Repository, benchmarks: Sequence[Bench
             image = ""
         try:
             inputs = tuple(_input(repo, item.path, item.digest, hidden=item.hidden) for item in benchmark.inputs)
+            # stamp first: whoever writes in between makes the stamp look old, and the digest is taken again
+            image_stamp = content_stamp(Path(image)) if image else ""
             image_digest = content_digest(Path(image)) if image else ""
         except (OSError, Refusal) as error:
             problems.append(f"{benchmark.name}: {error}")
@@ -191,6 +226,7 @@ def _executions(settings: Settings, repo: Repository, benchmarks: Sequence[Bench
             isolation=isolation,
             image_path=image,
             image_digest=image_digest,
+            image_stamp=image_stamp,
             gpu_type=benchmark.gpu_type or lane.gpu_type,
             inputs=inputs,
         )
@@ -207,6 +243,22 @@ def _input(repo: Repository, path: str, digest: str, *, hidden: bool) -> InputFi
     if digest != "content" and digest.removeprefix("sha256:") != found:
         raise Refusal(f"input {path} has the content sha256:{found}, the contract says {digest}")
     return InputFile(path=path, source=str(source.resolve()), digest=found, hidden=hidden)
+
+
+def changed_image(execution: Execution) -> str:
+    """Why the image is not the one that was submitted, "" while it is. Reads it only when its stamp has changed."""
+    if not execution.image_path or not execution.image_stamp:
+        return ""
+    path = Path(execution.image_path)
+    try:
+        if content_stamp(path) == execution.image_stamp or content_digest(path) == execution.image_digest:
+            return ""
+    except OSError as error:
+        return f"image {path} can't be read: {error.strerror or error}"
+    return (
+        f"image {path} was changed after the climb was submitted, so what is measured now would not compare with what"
+        " was measured before; put the old one back and `outerloop retry`, or cancel and ask again"
+    )
 
 
 # -- taking it

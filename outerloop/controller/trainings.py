@@ -10,7 +10,7 @@ A task that fails by its own program fails the training; a task that the cluster
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from sqlalchemy import select
 from outerloop.controller.engine import Blocking, Ending, Engine, Next
 from outerloop.controller.git import Mirror
 from outerloop.controller.plan import Planned, commit_measures
+from outerloop.controller.request import Execution
 from outerloop.controller.training_facts import read_facts
 from outerloop.controller.training_request import Task, TrainingRequest
 from outerloop.controller.work import ARTIFACT_CAP_BYTES, OUTPUT_CAP_BYTES, Work
@@ -157,6 +158,10 @@ class Training:
     def gpu_hours(self) -> float | None:
         """No limit of its own: the deployment's counts."""
         return None
+
+    @property
+    def executions(self) -> Sequence[Execution]:
+        return (self.request.execution,)
 
     def begin(self) -> Ending | None:
         """Nothing stands between a training and its jobs."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, and_, exists, func, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from outerloop.compute.argv import gpu_options
 from outerloop.compute.names import job_name
@@ -28,10 +28,12 @@ from outerloop.dispatch.observe import Observation
 from outerloop.dispatch.settle import Folded, apply_decision, ask_about, newest_checkpoint
 from outerloop.effects import effect
 from outerloop.job.script import job_script
-from outerloop.record.models import Attempt, Run, Slot
+from outerloop.record.models import Attempt, Measure, Run, Slot
 from outerloop.record.store import LeaseHandle
 
-__all__ = ["Submission", "SubmitReport", "recover_intents", "submit_ready"]
+__all__ = ["NOBODY_WAITS", "Submission", "SubmitReport", "recover_intents", "submit_ready", "unwanted"]
+
+NOBODY_WAITS = "every run that asked for it has ended"
 
 REFUSED_LATER_SECONDS = 60
 """How soon a submission that met a full queue is tried again; no attempt is spent on it."""
@@ -86,7 +88,7 @@ def submit_ready(
             now = session.scalar(select(func.clock_timestamp()))
             assert now is not None
             # One order of locking for everybody, so that two runs that share slots cannot deadlock.
-            query = select(Slot).where(Slot.id.in_(slot_ids)).order_by(Slot.id).with_for_update()
+            query = select(Slot).where(Slot.id.in_(slot_ids)).order_by(Slot.digest).with_for_update()
             for slot in session.scalars(query):
                 submission = _intend(context, session, slot, now, budget)
                 if submission is not None:
@@ -333,6 +335,11 @@ def _recover_one(context: Context, observation: Observation, attempt_id: int, fo
                         context, session, slot, attempt, Decision(Action.SUPERSEDED, "SUPERSEDED", "no longer needed")
                     )
                     return None
+                if session.scalar(select(unwanted(slot.id))):
+                    apply_decision(
+                        context, session, slot, attempt, Decision(Action.CANCELLED, "CANCELLED", NOBODY_WAITS)
+                    )
+                    return None
                 attempt.intent_at = now
                 attempt.unknown_at = attempt.absent_at = None
                 attempt.reason = attempt.detail = ""
@@ -343,8 +350,14 @@ def _recover_one(context: Context, observation: Observation, attempt_id: int, fo
     return None
 
 
-def _due(session: Session, slot_id: int) -> None:
-    from outerloop.record.models import Measure
+def unwanted(slot_id: int | InstrumentedAttribute[int]) -> ColumnElement[bool]:
+    """Whether runs asked for a slot and every one of them has ended. A slot that no run ever asked for (a noise
+    study's) is not unwanted."""
+    asked = exists().where(Measure.slot_id == slot_id)
+    open_run = exists().where(Measure.slot_id == slot_id, Run.id == Measure.run_id, Run.state != "ended")
+    return and_(asked, ~open_run)
 
+
+def _due(session: Session, slot_id: int) -> None:
     runs = select(Measure.run_id).where(Measure.slot_id == slot_id)
     session.execute(update(Run).where(Run.id.in_(runs), Run.state == "waiting").values(due_at=func.now()))

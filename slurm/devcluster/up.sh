@@ -136,7 +136,7 @@ listening() { # the listening TCP ports of this machine, decimal, one a line
 # reserved BLOCK: another cluster of this account has it, even if it does not listen yet.
 reserved() {
   local other
-  read -r other <"$RESERVATIONS/$1" 2>/dev/null || return 1
+  read -r other 2>/dev/null <"$RESERVATIONS/$1" || return 1
   [ "$other" != "$DIR" ] && [ "$(cat "$other/etc/port" 2>/dev/null)" = "$1" ]
 }
 

@@ -52,6 +52,8 @@ class FileCluster:
             return Refused("QOSMaxWallDurationPerJobLimit", When.NEVER, "too long")
         if mode == "lost-before":
             return Unknown("timed out")
+        if mode == "strict" and any(a not in self.jobs() or self.jobs()[a].get("purged") for a in job.after):
+            return Refused("Dependency", When.LATER, "Job dependency problem")
         job_id = self._new_id()
         self._write(
             job_id,
@@ -118,6 +120,17 @@ class FileCluster:
         path = self.folder / f"mode-{call}"
         return path.read_text() if path.exists() else ""
 
+    def vanish(self, job_id: str) -> None:
+        """The job leaves the queue and was never in the accounts."""
+        self.change(job_id, purged=True, forgotten=True)
+
+    def copy(self, job_id: str) -> str:
+        """Queue the same job once more, as a second submission of it would."""
+        body = self.jobs()[job_id]
+        new = self._new_id()
+        self._write(new, {**body, "state": "pending", "submitted": time.time()})
+        return new
+
     def startable(self) -> list[str]:
         """Pending jobs whose dependencies have ended, in the order of their ids."""
         jobs = self.jobs()
@@ -125,6 +138,7 @@ class FileCluster:
             i
             for i, body in jobs.items()
             if body["state"] == "pending"
+            and not body.get("purged")
             and all(a not in jobs or JobState(jobs[a]["state"]).final for a in body["after"])
         ]
 

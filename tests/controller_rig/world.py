@@ -351,7 +351,7 @@ class World:
         """As if so many seconds had passed on the database's clock: what it remembers is that much older."""
         moments = {
             "attempts": ("intent_at", "submitted_at", "unknown_at", "absent_at", "observed_at", "settled_at"),
-            "runs": ("due_at",),
+            "runs": ("due_at", "ended_at"),
             "slots": ("next_try_at", "settled_at", "created_at"),
             "wakes": ("created_at",),
             "leases": ("expires_at",),

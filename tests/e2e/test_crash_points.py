@@ -21,6 +21,7 @@ from tests.postgres.conftest import _execute
 EXPECTED = ("accepted", "")
 
 OTHERWHERE = {
+    "noise.study": "test_evidence_noise.py: a study that is killed goes on",
     "run.marker": "test_cli_wake.py: a wake that cannot reach the record",
     "slot.retry": "test_faults.py: retry",
     "compute.cancel": "test_faults.py: cancel",

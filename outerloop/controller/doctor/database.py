@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 
@@ -28,6 +29,14 @@ def record(site: Site) -> Iterator[Finding]:
             return
         if not known.exists:
             yield Finding("record", WARN, "there is no record yet", "run `outerloop init`, or submit something")
+            return
+        if known.host != socket.gethostname():
+            yield Finding(
+                "record",
+                WARN,
+                f"the embedded record belongs to host {known.host}: from here, requests only reach its inbox",
+                f"work on {known.host}, or set database_url to a Postgres that both reach",
+            )
             return
         if not known.running:
             yield Finding(

@@ -96,6 +96,14 @@ def test_init_refuses_what_the_settings_would(fresh: World, outerloop: Outerloop
     assert not _config(tmp_path).exists()
 
 
+def test_init_puts_no_state_into_a_clone(fresh: World, outerloop: Outerloop, tmp_path: Path) -> None:
+    clone = tmp_path / "outerloop"
+    (clone / ".git").mkdir(parents=True)
+    printed = outerloop("init", "--backend", "local", "--state", str(clone), code=2).output
+    assert f"{clone} is a git clone" in printed and f"--state {clone}-state" in printed
+    assert not _config(tmp_path).exists()
+
+
 def test_init_insists_on_slurm_only_where_there_is_one(fresh: World, outerloop: Outerloop, tmp_path: Path) -> None:
     assert "not in PATH" in outerloop("init", "--backend", "slurm", code=2).output
     assert "there is no Slurm" in outerloop("init", "--state", str(tmp_path / "s")).output
@@ -111,6 +119,29 @@ def test_init_makes_lanes_of_the_partitions(fake: FakeSlurm, outerloop: Outerloo
         "default": {"partition": "cpu", "max_minutes": 2880.0},
         "gpu": {"partition": "a100", "max_minutes": 1440.0},
     }
+
+
+@pytest.mark.parametrize(
+    ("gres", "has"),
+    [
+        ("gpu:4", True),
+        ("gpu:a100:8(S:0-1)", True),
+        ("shard:8,gpu:2", True),
+        ("gpu", True),
+        ("(null)", False),
+        ("fpgpu:4", False),
+        ("gpumem:80G", False),
+    ],
+)
+def test_gpus_are_found_where_the_site_does_not_account_for_them(tmp_path: Path, gres: str, has: bool) -> None:
+    from outerloop.controller.site import gpu_partitions
+
+    fake = FakeSlurm(tmp_path, tools=("sinfo",))
+    fake.rule("sinfo", argv="-h -a -o %R", stdout=f"cpu|(null)\nbig|{gres}\n")
+    assert gpu_partitions(str(fake.bin), "") == ({"big"} if has else set())
+    fake.clear()
+    fake.rule("sinfo", rc=1)
+    assert gpu_partitions(str(fake.bin), "") == set()
 
 
 def test_init_goes_on_when_slurm_does_not_answer(fake: FakeSlurm, outerloop: Outerloop, tmp_path: Path) -> None:
@@ -238,6 +269,21 @@ def test_doctor_sees_a_record_that_does_not_answer_and_one_that_is_newer(
     told = _doctor(outerloop, "--no-job", code=2)["record"][0]
     assert told[0] == "FAIL"
     assert "secret" not in told[1]
+
+
+def test_doctor_starts_no_record_and_knows_one_of_another_host(
+    world: World, outerloop: Outerloop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OUTERLOOP_DATABASE_URL")
+    assert _doctor(outerloop, "--no-job")["record"] == [("WARN", "there is no record yet")]
+    folder = world.root.database
+    assert not folder.exists()
+    (folder / "data").mkdir(parents=True)
+    (folder / "server.json").write_text(json.dumps({"schema": 1, "host": "login7", "home": str(folder)}))
+    found = _doctor(outerloop, "--no-job")
+    assert found["record"][0][0] == "WARN"
+    assert "host login7" in found["record"][0][1]
+    assert sorted(path.name for path in folder.iterdir()) == ["data", "server.json"]
 
 
 def test_doctor_warns_of_a_state_folder_that_others_may_write(world: World, outerloop: Outerloop) -> None:

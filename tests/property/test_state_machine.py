@@ -1,0 +1,48 @@
+"""Random schedules of submits, wakes, ticks, cancels, retries, crashes, pauses and every fault of a cluster.
+
+Attacked: that each attempt is executed once, no verdict rests on missing evidence, a slot has one value, every run
+ends or is blocked with a reason once faults stop, infrastructure is charged to nobody, the verdict is that of a run
+without faults, and record and slots never contradict each other. The record is a real Postgres on a clock that moves
+when the schedule says so; cluster and nodes are simulated. `python -m tests.nightly` plays more of them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+
+import pytest
+
+from tests.nightly import work, world
+from tests.postgres.conftest import pg_url
+from tests.simulation.schedule import calm_verdicts
+
+__all__ = ["pg_url"]
+
+SCHEDULES = 500
+SECONDS = 100.0
+"""No new schedule is begun after so long: a busy machine plays fewer, and says how many."""
+FEWEST = 20
+PROCESSES = 2
+
+
+def test_without_faults_each_candidate_has_its_verdict(pg_url: str) -> None:
+    with world(pg_url, "calm") as made:
+        assert calm_verdicts(made) == {
+            "better": ("accepted", ""),
+            "worse": ("rejected", "no-improvement"),
+            "failing": ("failed", "candidate-error"),
+            "bigger": ("rejected", "suite-regression"),
+        }
+
+
+@pytest.mark.slow
+def test_schedules(pg_url: str) -> None:
+    shares = [(pg_url, n, range(n, SCHEDULES, PROCESSES), SECONDS) for n in range(PROCESSES)]
+    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
+        results = pool.starmap(work, shares)
+    played = sum(result.played for result in results)
+    print(f"{played} of {SCHEDULES} schedules in {SECONDS:g} s on {os.cpu_count()} CPUs")
+    failures = [told for result in results for told in result.failures.values()]
+    assert not failures, "\n\n".join(failures[:3])
+    assert played >= FEWEST
