@@ -81,7 +81,7 @@ class Climb:
     def executions(self) -> Sequence[Execution]:
         return tuple(self.request.execution.values())
 
-    def begin(self) -> Ending | None:
+    def before_jobs(self) -> Ending | None:
         """Draw or find the round, and refuse what is out of scope."""
         try:
             self.current = self._round()
@@ -153,7 +153,7 @@ class Climb:
             prior=self._prior(number, tree),
             noise_sd=self._noise(contract),
         )
-        return Round.of(self.engine.append("round", body))
+        return Round.of(self.engine.note("round", body))
 
     def _noise(self, contract: Contract) -> dict[str, Decimal]:
         """What noise studies found so far, for every benchmark that may be judged; frozen into the round."""
@@ -214,7 +214,7 @@ class Climb:
             1 for event in self.engine.events if event.kind == "look" and event.body.get("round") == round_.number
         )
         for look in looks[told:]:
-            self.engine.append(
+            self.engine.note(
                 "look",
                 {
                     "round": round_.number,
@@ -232,7 +232,7 @@ class Climb:
             return self._ending(verdict, round_)
         seq = round_.champion_seq + 1
         if crowned(self.engine.events) is None:
-            self.engine.append("crown", {"round": round_.number, "seq": seq})
+            self.engine.note("crown", {"round": round_.number, "seq": seq})
         climbed = verdict.findings.climbed
         assert climbed is not None, "an accepted verdict has a climbed finding"
         holder = crown(

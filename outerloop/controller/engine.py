@@ -99,7 +99,7 @@ class Kind(Protocol):
     def executions(self) -> Sequence[Execution]:
         """How its work runs, as it was frozen."""
 
-    def begin(self) -> Ending | None:
+    def before_jobs(self) -> Ending | None:
         """What has to be settled before any job. Raises Blocking."""
 
     def plan(self) -> None:
@@ -135,7 +135,7 @@ class Engine:
             return self._done(run.state, f"{run.state_reason}: {run.state_detail}")
         try:
             kind = kinds[run.kind](self, run)
-            return self._end(ending) if (ending := kind.begin()) is not None else self._until_rest(kind)
+            return self._end(ending) if (ending := kind.before_jobs()) is not None else self._until_rest(kind)
         except Blocking as blocking:
             return self._block(blocking.reason, blocking.detail)
 
@@ -176,7 +176,7 @@ class Engine:
             run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
             fold_events(session, run, self.events, root=self.context.root)
 
-    def append(self, kind: str, body: dict[str, object], *, fold: str = "tx.fold") -> LedgerEvent:
+    def note(self, kind: str, body: dict[str, object], *, fold: str = "tx.fold") -> LedgerEvent:
         """Write the next event and fold it. Raises Behind when somebody else wrote another one first."""
         event = self.ledger.append(len(self.events), kind, body)
         self.events.append(event)
@@ -335,7 +335,7 @@ class Engine:
         return "ENVIRONMENT" if "environment" in classes else "CANCELLED" if "user" in classes else "INFRASTRUCTURE"
 
     def _end(self, ending: Ending) -> Advanced:
-        self.append("verdict", dict(ending.body), fold="tx.end")
+        self.note("verdict", dict(ending.body), fold="tx.end")
         self._drop()
         return self._done("ended", ending.sentence)
 

@@ -163,7 +163,7 @@ class Training:
     def executions(self) -> Sequence[Execution]:
         return (self.request.execution,)
 
-    def begin(self) -> Ending | None:
+    def before_jobs(self) -> Ending | None:
         """Nothing stands between a training and its jobs."""
         return None
 
@@ -221,4 +221,4 @@ class Training:
             "nodes": self.request.nodes,
             "reports": {role: facts for role, facts in reports.items() if facts is not None},
         }
-        self.engine.append("facts", body)
+        self.engine.note("facts", body)
