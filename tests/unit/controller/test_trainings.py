@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from outerloop.cli.submit_training import training
+from outerloop.compute.protocol import JobState
 from outerloop.controller.request import ClimbRequest, Execution
 from outerloop.controller.training_facts import LaneLosses, interval_advice, read_facts
 from outerloop.controller.training_request import Task, TrainingRequest, read_request
 from outerloop.controller.trainings import Outcome, training_verdict, training_work
+from outerloop.dispatch.evidence import Action, Evidence, ResultFacts, read_evidence
 from outerloop.dispatch.settle import CHECKPOINT_MANIFEST, newest_checkpoint
+from outerloop.dispatch.submit import _launch_order
 from outerloop.job.work import LAUNCH_VARIABLES, read_work
 from outerloop.slots import SlotDirectory
 from outerloop.strategies import StrategyPlan, compile_plan
@@ -213,3 +218,56 @@ def test_the_interval_is_youngs_from_measured_cost_and_losses() -> None:
     assert never is not None and once is not None and never.interval_seconds == once.interval_seconds
     assert interval_advice({}, LaneLosses("gpu", 1, 5.0, 1), 1) is None
     assert interval_advice(facts, LaneLosses("gpu", 0, 0.0, 0), 1) is None
+
+
+BROKEN_COMMAND = ResultFacts(ok=False, value_usable=False, reason="EXIT_1", phase="command", detail="exited with 1")
+
+
+@pytest.mark.parametrize(
+    ("known", "action"),
+    [
+        ({"answered": False}, Action.NOTHING),
+        ({"state": JobState.RUNNING, "listed": True}, Action.ALIVE),
+        ({"state": JobState.PENDING, "listed": True}, Action.ALIVE),
+        ({"state": JobState.NODE_FAIL}, Action.INFRASTRUCTURE),
+        ({"state": JobState.NODE_FAIL, "resumable": True, "progressed": True}, Action.CONTINUE),
+        ({"state": JobState.FAILED}, Action.FAILED),
+        ({"state": None}, Action.FAILED),
+    ],
+)
+def test_a_command_over_several_nodes_is_not_blamed_for_a_node_that_was_lost(
+    known: dict[str, Any], action: Action
+) -> None:
+    seen = Evidence(**({"answered": True, "result": BROKEN_COMMAND, "several_nodes": True, "claimed": True} | known))
+    assert read_evidence(seen).action is action
+    alone = Evidence(**({"answered": True, "result": BROKEN_COMMAND, "claimed": True} | known))
+    assert read_evidence(alone).action is Action.FAILED
+
+
+def test_the_limit_of_resumable_work_is_no_failure_unless_it_stalls() -> None:
+    late = ResultFacts(ok=False, value_usable=False, reason="TIMEOUT", phase="command", detail="late")
+
+    def decided(**known: bool) -> tuple[Action, str]:
+        decision = read_evidence(Evidence(answered=True, result=late, claimed=True, **known))
+        return decision.action, decision.reason
+
+    assert decided() == (Action.FAILED, "TIMEOUT")
+    assert decided(resumable=True, progressed=True, stalled_before=True) == (Action.CONTINUE, "TIMEOUT")
+    assert decided(resumable=True) == (Action.CONTINUE, "TIMEOUT")
+    assert decided(resumable=True, stalled_before=True) == (Action.FAILED, "STALLED")
+
+
+def test_several_nodes_are_told_how_the_lane_spells_gpus() -> None:
+    order = {"lane": {"name": "gpu", "gpu_flag": "gres", "gpu_type": "a100"}, "gpus": 4, "nodes": 2}
+    assert _launch_order(order) == {"gpu_form": ["--gres=gpu:a100:4"]}
+    assert _launch_order({**order, "lane": {"name": "gpu", "gpu_flag": "gpus"}}) == {"gpu_form": ["--gpus=8"]}
+    assert _launch_order({**order, "nodes": 1, "term_grace_seconds": 30}) == {"term_grace_seconds": 30.0}
+
+
+def test_the_pages_plans_can_be_launched() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "submit-a-training.md").read_text()
+    plans = re.findall(r"```json [^\n]*\n(.*?)```", page, re.DOTALL)
+    assert [len(compile_plan(StrategyPlan.model_validate_json(plan))) for plan in plans] == [1, 2]
+    known = {option for parameter in training.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    others = {"--json", "--ledger", "--follow", "--model", "--gpus", "--lora", "--tokens"}
+    assert set(re.findall(r"--[a-z][a-z-]+", page)) - known - others == {"--epochs", "--lr", "--seed"}
