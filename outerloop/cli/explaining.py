@@ -18,6 +18,7 @@ from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
 from outerloop.cli.reuse_text import reuse_sentences
 from outerloop.cli.text import Columns, folded, harmless, moment, one_line, plain
+from outerloop.cli.training_text import training_argument, training_facts
 
 if TYPE_CHECKING:
     from outerloop.cli.reading import Reader
@@ -58,24 +59,38 @@ class _Argument:
 @json_option
 def explain(run: str, as_json: bool) -> None:
     with reading() as reader:
-        argument = _gather(reader, run)
+        view = _view(reader, run)
+        if view.row.kind == "training":
+            facts = training_facts(reader, view)
+            if as_json:
+                emit_json({**plain(view.row), "evidence": plain(view.evidence), "training": facts.as_json()})
+            else:
+                click.echo(harmless("\n".join(training_argument(view, facts))))
+            return
+        argument = _gather(reader, view)
         if as_json:
             emit_json(_json(argument))
         else:
             click.echo("\n".join(_text(reader, argument)))
 
 
-def _gather(reader: Reader, run: str) -> _Argument:
-    from outerloop.contract import ContractError
-    from outerloop.controller.git import GitError, Mirror
+def _view(reader: Reader, run: str) -> RunView:
     from outerloop.controller.operate import find_run
-    from outerloop.controller.plan import ContractGone, Round, climb_plan, read_contract, readings_of
-    from outerloop.controller.request import ClimbRequest
-    from outerloop.controller.views import one_run, reuse_before
+    from outerloop.controller.views import one_run
 
     view = one_run(reader.record, find_run(reader, run).id)
     if view is None:
         raise CliError(f"run {run} was removed a moment ago", ExitCode.NOT_FOUND)
+    return view
+
+
+def _gather(reader: Reader, view: RunView) -> _Argument:
+    from outerloop.contract import ContractError
+    from outerloop.controller.git import GitError, Mirror
+    from outerloop.controller.plan import ContractGone, Round, climb_plan, read_contract, readings_of
+    from outerloop.controller.request import ClimbRequest
+    from outerloop.controller.views import reuse_before
+
     argument = _Argument(view, decided_before=reuse_before(reader.record, view.row.id))
     with reader.record.reading() as session:
         argument.readings = readings_of(session, view.row.id, view.row.round)

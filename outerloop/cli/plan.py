@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from outerloop.planner import MeasuredFigure, PlanReport, PlanRequest, Resources
     from outerloop.strategies import LaunchSpec, StrategyPlan
 
-__all__ = ["plan"]
+__all__ = ["plan", "strategy_of"]
 
+RECORD = "record"
+"""Instead of a file: the figures that this deployment's own trainings reported."""
 _GPUS = re.compile(r"(?:(?P<hosts>\d+)x)?(?P<count>\d+)x(?P<gpu>[A-Za-z].*)")
 _MODES = ("cheapest", "fastest", "balanced", "reliable")
 _PRECISIONS = ("fp32", "bf16", "fp16", "bf16_pure")
@@ -111,11 +113,20 @@ def _lane_resources(name: str, given: dict[str, Any]) -> Resources | dict[str, A
         raise CliError(f"--lane {name}: {said}") from None
 
 
-def _read_ledger(path: Path) -> list[MeasuredFigure]:
+def _read_ledger(source: str) -> list[MeasuredFigure]:
     from pydantic import TypeAdapter, ValidationError
 
     from outerloop.planner import MeasuredFigure
 
+    if source == RECORD:
+        from outerloop.cli.reading import reading
+        from outerloop.controller.training_facts import measured_figures
+
+        with reading() as reader:
+            return measured_figures(reader.record)
+    path = Path(source)
+    if not path.is_file():
+        raise CliError(f"--ledger {source}: there is no such file; `--ledger {RECORD}` reads this deployment's record")
     try:
         return TypeAdapter(list[MeasuredFigure]).validate_json(path.read_bytes())
     except ValidationError as error:
@@ -169,8 +180,9 @@ def _set(table: dict[str, Any], **values: Any) -> None:
 @click.option("--budget", type=float, help="Refuse what costs more, in the price's currency.")
 @click.option(
     "--ledger",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON list of figures that real runs measured; they replace estimates.",
+    metavar="FILE|record",
+    help="Figures that real runs measured; they replace estimates. A JSON list of them, or `record`: what the trainings"
+    " of this deployment reported.",
 )
 @click.option("--explain", is_flag=True, help="Show every candidate with its checks and its arithmetic.")
 @json_option
@@ -196,7 +208,7 @@ def request(
     price: float | None,
     deadline_hours: float | None,
     budget: float | None,
-    ledger: Path | None,
+    ledger: str | None,
     explain: bool,
     as_json: bool,
 ) -> None:
@@ -271,7 +283,7 @@ def compile_plan(path: Path, command: tuple[str, ...], candidate: str | None, fr
         from outerloop.strategies import CompileError
         from outerloop.strategies import compile_plan as compiled
 
-        strategy = _strategy(path, command, candidate, framework)
+        strategy = strategy_of(path, command, candidate, framework)
         try:
             specs = compiled(strategy)
         except (CompileError, LookupError) as error:
@@ -309,7 +321,7 @@ def calibrate(wanted: tuple[str, ...], as_json: bool) -> None:
             click.echo(render(found), nl=False)
 
 
-def _strategy(path: Path, command: tuple[str, ...], candidate: str | None, framework: str) -> StrategyPlan:
+def strategy_of(path: Path, command: tuple[str, ...], candidate: str | None, framework: str) -> StrategyPlan:
     """A strategy plan from its own JSON, or from a report's selected candidate and the command given."""
     from pydantic import ValidationError
 

@@ -6,15 +6,18 @@ record (controller.views), the argument behind a verdict (explaining.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from outerloop.cli.text import Columns, Hanging, clock, moment, one_line, plain
+from outerloop.cli.training_text import training_lines
 
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from outerloop.cli.training_text import TrainingFacts
     from outerloop.controller.health import NextAction
     from outerloop.controller.views import AttemptView, EventView, MeasureView, RunView
 
@@ -26,9 +29,10 @@ MOST_EVENTS = 20
 _SHORT_COMMIT = 12
 
 
-def run_json(view: RunView, action: NextAction) -> dict[str, Any]:
+def run_json(view: RunView, action: NextAction, training: TrainingFacts | None = None) -> dict[str, Any]:
     """Everything, for programs."""
     return {
+        **({} if training is None else {"training": training.as_json()}),
         **plain(view.row),
         "now": plain(view.now),
         "next": plain(action),
@@ -41,7 +45,7 @@ def run_json(view: RunView, action: NextAction) -> dict[str, Any]:
     }
 
 
-def run_text(view: RunView, action: NextAction, *, everything: bool) -> Group:
+def run_text(view: RunView, action: NextAction, *, everything: bool, training: TrainingFacts | None = None) -> Group:
     """The run as text; without `everything` long lists are cut, which is said."""
     from rich.console import Group
     from rich.text import Text
@@ -50,10 +54,13 @@ def run_text(view: RunView, action: NextAction, *, everything: bool) -> Group:
         return [Text(), Text(title, style="bold")]
 
     parts: list[Any] = [Hanging(prefix, text) for prefix, text in _head(view, action)]
+    if training is not None and training.reports:
+        parts += section("Reported by its processes")
+        parts += [Hanging(prefix, one_line(text)) for prefix, text in training_lines(training)]
     measures = view.measures if everything else view.current
     if measures:
         rounds = f", round {view.row.round + 1}" if view.row.round and not everything else ""
-        parts += section(f"Measures{rounds}")
+        parts += section("Tasks" if view.row.kind == "training" else f"Measures{rounds}")
         shown = measures if everything else measures[:MOST_MEASURES]
         parts.append(_measures(shown))
         parts += [Hanging("  ", detail) for detail in _details(shown)]
@@ -82,10 +89,15 @@ def run_text(view: RunView, action: NextAction, *, everything: bool) -> Group:
 
 def _head(view: RunView, action: NextAction) -> Iterator[tuple[str, str]]:
     row, request = view.row, view.request
-    yield "run ", f"{row.id}: {row.kind} on {one_line(row.benchmark)} of {one_line(row.target)}"
-    yield "  candidate  ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"
-    base = one_line(str(request.get("base_revision") or ""))
-    yield "  base       ", f"{row.base_commit[:_SHORT_COMMIT]}  {base}"
+    if row.kind == "training":
+        yield "run ", f"{row.id}: training {one_line(row.benchmark)} of {one_line(row.target)}"
+        yield "  tree       ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"
+        yield "  launch     ", _launch(request)
+    else:
+        yield "run ", f"{row.id}: {row.kind} on {one_line(row.benchmark)} of {one_line(row.target)}"
+        yield "  candidate  ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"
+        base = one_line(str(request.get("base_revision") or ""))
+        yield "  base       ", f"{row.base_commit[:_SHORT_COMMIT]}  {base}"
     again = f", asking number {row.ask + 1}" if row.ask else ""
     yield "  asked      ", f"{moment(row.created_at)} by {one_line(row.submitter)}{again}"
     if row.state == "ended":
@@ -101,6 +113,16 @@ def _head(view: RunView, action: NextAction) -> Iterator[tuple[str, str]]:
     yield "  next       ", action.sentence
     if action.command:
         yield "             ", action.command
+
+
+def _launch(request: Mapping[str, Any]) -> str:
+    tasks = request.get("tasks") or [{}]
+    several = f"{len(tasks)} tasks, " if len(tasks) > 1 else ""
+    argv = shlex.join((tasks[0].get("launch") or {}).get("argv") or [])
+    lane = (request.get("execution") or {}).get("lane", {}).get("name") or ""
+    nodes = int(request.get("nodes") or 1)
+    where = f"{nodes} node{'s' if nodes > 1 else ''}" + (f" of lane {lane}" if lane else "")
+    return one_line(f"{several}{request.get('family')} on {where}: {argv}")
 
 
 def _measures(measures: Sequence[MeasureView]) -> Any:
@@ -217,6 +239,8 @@ def _event(event: EventView) -> str:
             llr = body.get("llr")
             shown = f"{llr:.2f}" if isinstance(llr, float | int) else str(llr)
             return f"looked after {body.get('pairs')} pairs: log-likelihood ratio {shown}"
+        case "facts":
+            return f"reports of {plural(len(body.get('reports') or {}), 'task')} noted"
         case "crown":
             return f"goes for champion {body.get('seq')}"
         case "verdict":

@@ -18,6 +18,7 @@ from outerloop.cli.logs import logs
 from outerloop.cli.reading import NoRecord, reading
 from outerloop.cli.reuse_text import reuse_sentences
 from outerloop.cli.text import Columns, Hanging, folded, moment, one_line, plain
+from outerloop.cli.training_text import training_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ WATCH_SECONDS = 2.0
 LAST_VERDICTS = 10
 LIMIT = 50
 _SHORT_COMMIT = 12
-_STYLES = {"accepted": "green", "rejected": "yellow", "failed": "red", "cancelled": "dim"}
+_STYLES = {"accepted": "green", "finished": "green", "rejected": "yellow", "failed": "red", "cancelled": "dim"}
 
 
 class _Seen:
@@ -262,10 +263,11 @@ def show(run: str, everything: bool, as_json: bool) -> None:
         if view is None:
             raise CliError(f"run {run} was removed a moment ago", ExitCode.NOT_FOUND)
         action = next_action(view, last_tick(reader.record), cadence_seconds=reader.settings.wake.cadence_seconds)
+        training = training_facts(reader, view) if view.row.kind == "training" else None
         if as_json:
-            emit_json(run_json(view, action))
+            emit_json(run_json(view, action, training))
         else:
-            console().print(run_text(view, action, everything=everything))
+            console().print(run_text(view, action, everything=everything, training=training))
 
 
 @click.command("champions", help="The best accepted candidates and how they came about, newest first.")

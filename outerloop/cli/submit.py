@@ -1,11 +1,11 @@
 """`outerloop submit`: ask for a verdict.
 
-Covered: climbs. Not covered: what is checked (controller.submit), measuring and deciding (controller.advance).
+Covered: climbs. Not covered: trainings (submit_training.py), what is checked (controller.submit), measuring and
+deciding (controller.advance).
 """
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +13,20 @@ import click
 
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.submit_training import training
+from outerloop.cli.submitted import leave, report, wait_for_end
 
 if TYPE_CHECKING:
     from outerloop.controller.deployment import Deployment
     from outerloop.controller.submit import Prepared
-    from outerloop.record.models import Run
-
-WAIT_POLL_SECONDS = (0.5, 15.0)
-"""First and longest pause between two looks of --wait; it doubles while nothing changes."""
 
 
-@click.group(help="Ask for a verdict.")
+@click.group(help="Ask for a verdict, or run a training.")
 def submit() -> None:
     pass
+
+
+submit.add_command(training)
 
 
 @submit.command("climb", help="Measure a candidate against its base on BENCHMARK and decide.")
@@ -90,7 +91,7 @@ def climb(
         except CliError as error:
             if error.exit_code != ExitCode.RECORD_UNAVAILABLE or again:
                 raise
-            _leave(root, first, error, as_json)
+            leave(root, first.request, error, as_json)
 
 
 def _submit(deployment: Deployment, first: Prepared, prepared: Any, *, again: bool, wait: bool, as_json: bool) -> None:
@@ -116,20 +117,9 @@ def _submit(deployment: Deployment, first: Prepared, prepared: Any, *, again: bo
     advanced = advance(deployment, run_id)
     notes([*first.notes, *advanced.notes, *deployment.notes])
     if wait:
-        _wait(deployment, run_id, quiet=as_json)
-    _report(deployment, run_id, asked_before=asked_before, as_json=as_json)
-
-
-def _leave(root: Any, prepared: Prepared, error: CliError, as_json: bool) -> None:
-    """The record is out of reach: the request waits in the inbox for the tick."""
-    from outerloop.controller.submit import leave_in_inbox
-
-    leave_in_inbox(root, prepared.request)
-    if as_json:
-        emit_json({"run": prepared.request.id, "state": "inbox", "why": str(error.message)})
-        return
-    click.echo(f"run {prepared.request.id} is in the inbox: {error.message}")
-    click.echo("The next tick takes it in. Nothing else needs to be done.")
+        wait_for_end(deployment, run_id, quiet=as_json)
+    again_hint = "--again adds evidence to it" if asked_before else None
+    report(deployment, run_id, asked_before=again_hint, as_json=as_json)
 
 
 def _show_plan(prepared: Prepared, as_json: bool) -> None:
@@ -158,76 +148,3 @@ def _show_plan(prepared: Prepared, as_json: bool) -> None:
         out.print(f"  scope      {problem.path}: {problem.detail}", markup=False)
     notes(prepared.notes)
     out.print("Dry run: nothing was submitted.")
-
-
-def _run(deployment: Deployment, run_id: str) -> Run:
-    from outerloop.record.models import Run
-
-    with deployment.record.reading() as session:
-        run = session.get(Run, run_id)
-    assert run is not None, "it was just submitted"
-    return run
-
-
-def _report(deployment: Deployment, run_id: str, *, asked_before: bool, as_json: bool) -> None:
-    run = _run(deployment, run_id)
-    if as_json:
-        emit_json(
-            {
-                "run": run.id,
-                "state": run.state,
-                "verdict": run.verdict,
-                "reason": run.verdict_reason or run.state_reason,
-                "sentence": run.sentence or run.state_detail,
-                "asked_before": asked_before,
-            }
-        )
-    else:
-        if asked_before:
-            click.echo(f"This was asked before, as run {run.id}; --again adds evidence to it.")
-        if run.state == "ended":
-            click.echo(f"run {run.id}: {run.sentence}")
-        else:
-            detail = f" ({run.state_detail})" if run.state_detail else ""
-            click.echo(f"run {run.id} is {run.state}{detail}")
-        click.echo()
-        for command, what in (
-            (f"outerloop show {run.id}", "measures, jobs, timeline"),
-            (f"outerloop explain {run.id}", "every number behind the verdict"),
-            (f"outerloop logs {run.id}", "what the measures printed"),
-            (f"outerloop cancel {run.id}", "give it up"),
-        ):
-            if run.state != "ended" or "cancel" not in command:
-                click.echo(f"  {command:<32} {what}")
-    if run.state == "ended" and run.verdict_reason == "scope":
-        click.get_current_context().exit(int(ExitCode.REFUSED))
-
-
-def _wait(deployment: Deployment, run_id: str, *, quiet: bool) -> None:
-    """Look again until the run has ended or is blocked, advancing it like a tick would; progress goes to stderr."""
-    from outerloop.cli.progress import progress_line, run_progress
-    from outerloop.controller.tick import advance_when_due
-
-    pause, longest = WAIT_POLL_SECONDS
-    last = ""
-    out = console(error=True)
-    status = out.status("waiting") if out.is_terminal and not quiet else None
-    if status is not None:
-        status.start()
-    try:
-        while True:
-            run = _run(deployment, run_id)
-            if run.state in {"ended", "blocked"}:
-                return
-            line = progress_line(run_progress(deployment, run))
-            if status is not None:
-                status.update(line)
-            elif line != last and not quiet:
-                click.echo(line, err=True)
-            pause = WAIT_POLL_SECONDS[0] if line != last else min(pause * 1.5, longest)
-            last = line
-            time.sleep(pause)
-            advance_when_due(deployment, run_id)
-    finally:
-        if status is not None:
-            status.stop()

@@ -192,7 +192,7 @@ def sbatch_argv(sbatch: Path, job: JobSpec) -> list[str]:
         "--ntasks-per-node=1",
         f"--cpus-per-task={job.cpus}",
         *_memory(job),
-        *_gpus(job),
+        *gpu_options(job.lane, job.gpus, job.nodes),
         *(f"--{option}={value}" for option, value in _where(lane).items() if value),
         "--requeue" if job.requeue else "--no-requeue",
         # NONE and lists of names load the user's login environment, secrets included. ALL hands over sbatch's own,
@@ -230,13 +230,13 @@ def _memory(job: JobSpec) -> list[str]:
     return [f"--mem={job.memory_mb}M"]
 
 
-def _gpus(job: JobSpec) -> list[str]:
-    lane = job.lane
-    if not job.gpus or lane.gpu_flag == "none":
+def gpu_options(lane: Lane, gpus: int, nodes: int) -> list[str]:
+    """How this lane spells `gpus` GPUs on each of `nodes` nodes, for sbatch and srun alike."""
+    if not gpus or lane.gpu_flag == "none":
         return []
     typed = f"{lane.gpu_type}:" if lane.gpu_type else ""
     if lane.gpu_flag == "gres":
-        return [f"--gres=gpu:{typed}{job.gpus}"]
+        return [f"--gres=gpu:{typed}{gpus}"]
     if lane.gpu_flag == "gpus":
-        return [f"--gpus={typed}{job.gpus * job.nodes}"]
-    return [f"--gpus-per-node={typed}{job.gpus}"]
+        return [f"--gpus={typed}{gpus * nodes}"]
+    return [f"--gpus-per-node={typed}{gpus}"]

@@ -29,6 +29,8 @@ from outerloop.controller.ledger import Ledger, LedgerEvent, effective_cancel
 from outerloop.controller.plan import Planned, Round, climb_plan, planned_work, read_contract, reading_of_slot
 from outerloop.controller.request import ClimbRequest
 from outerloop.controller.scope import verdict_on_scope
+from outerloop.controller.training_request import Request, TrainingRequest, read_request
+from outerloop.controller.trainings import Outcome, planned_tasks, training_verdict
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action
 from outerloop.dispatch.settle import decision_from_disk
@@ -44,7 +46,7 @@ __all__ = ["Disk", "Verified", "read_run", "verify"]
 class Disk:
     """What the state folder holds of one run."""
 
-    request: ClimbRequest
+    request: Request
     events: list[LedgerEvent]
     rounds: list[Round]
     contract: Contract | None = None
@@ -55,7 +57,7 @@ class Disk:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict as the ledger has it."""
+        """A climb's verdict as the ledger has it."""
         for event in self.events:
             if event.kind == "verdict":
                 return Verdict.from_json(event.body["verdict"])
@@ -70,18 +72,22 @@ def read_run(context: Context, run_id: str) -> Disk:
         if path.exists():
             raise ValueError(f"{path} is torn: it is no JSON object")
         raise LookupError(f"there is no request on disk for run {run_id}")
-    request = ClimbRequest.model_validate(body)
+    request = read_request(body)
     events = Ledger(context.root, run_id).read()
     disk = Disk(request, events, [Round.of(event) for event in events if event.kind == "round"])
     mirror = Mirror(context.root.mirror(request.target))
+    if isinstance(request, TrainingRequest):
+        tasks = planned_tasks(request, mirror)
+        disk.planned[0] = [item for item in tasks if context.slot(item.work.digest).spec() is not None]
+        return disk
     for round_ in disk.rounds:
         disk.contract = read_contract(mirror, round_.base_commit)
         disk.plan = climb_plan(disk.contract, request, round_)
-        _measure_round(context, mirror, disk, round_)
+        _measure_round(context, mirror, disk, request, round_)
     return disk
 
 
-def _measure_round(context: Context, mirror: Mirror, disk: Disk, round_: Round) -> None:
+def _measure_round(context: Context, mirror: Mirror, disk: Disk, request: ClimbRequest, round_: Round) -> None:
     assert disk.contract is not None and disk.plan is not None
     readings: dict[str, Reading] = {}
     planned: list[Planned] = []
@@ -93,7 +99,7 @@ def _measure_round(context: Context, mirror: Mirror, disk: Disk, round_: Round) 
         missing = [request for request in wanted if request.role not in readings]
         known = {item.role for item in planned}
         found = False
-        for item in planned_work(context, mirror, disk.contract, disk.request, round_, missing) if missing else []:
+        for item in planned_work(context, mirror, disk.contract, request, round_, missing) if missing else []:
             directory = context.slot(item.work.digest)
             if item.role in known or directory.spec() is None:
                 continue  # wanted in principle, but the run never came so far (a scope verdict, a cancel)
@@ -167,6 +173,8 @@ def verify(context: Context, run_id: str, recorded: Mapping[str, object] | None)
     result files are compared too, so that a changed file is found even where it changes no number.
     """
     disk = read_run(context, run_id)
+    if isinstance(disk.request, TrainingRequest):
+        return _verify_training(context, disk, recorded)
     ledger = disk.verdict
     cancelled = effective_cancel(disk.events)
     if ledger is None:
@@ -198,6 +206,45 @@ def verify(context: Context, run_id: str, recorded: Mapping[str, object] | None)
     if verdict is None or verdict.to_json() != ledger.to_json():
         differences.append(f"the slots say: {again}")
     return Verified(run_id, not differences, ledger.sentence, again, tuple(differences), verdict)
+
+
+def _ending(directory: SlotDirectory, told: Mapping[str, object] | None) -> Outcome:
+    """How a task ended by its slot's files. A slot that a later asking went on with still has the ending `told`."""
+    if told is not None:
+        for n in directory.attempt_numbers():
+            decision = decision_from_disk(directory.settled(n) or {})
+            if decision is None or decision.action is not Action.FAILED:
+                continue
+            if (decision.reason, decision.detail) == (told.get("reason"), told.get("detail")):
+                return Outcome("failed", decision.reason, decision.detail)
+    state, _result, reason, detail, _attempt = slot_on_disk(directory)
+    return Outcome(state, reason, detail)
+
+
+def _verify_training(context: Context, disk: Disk, recorded: Mapping[str, object] | None) -> Verified:
+    """How the slots say that every task ended, against what the ledger says of the training."""
+    run_id = disk.request.id
+    told = next((event.body["verdict"] for event in disk.events if event.kind == "verdict"), None)
+    if told is None:
+        state = "no verdict yet" if effective_cancel(disk.events) is None else "cancelled"
+        return Verified(run_id, True, state, state)
+    differences = []
+    if recorded is not None:
+        if dict(recorded) != told:
+            differences.append("the record's verdict is not the ledger's")
+        differences += _changed_files(context, run_id)
+    outcomes = {}
+    for item in disk.planned.get(0, []):
+        outcomes[item.role] = _ending(context.slot(item.work.digest), told["failed"].get(item.role))
+    again = training_verdict(outcomes) if len(outcomes) == told["tasks"] else None
+    if again is None:
+        missing = told["tasks"] - sum(item.state in {"done", "failed"} for item in outcomes.values())
+        said = f"not to be judged: no ending of {missing} of {told['tasks']} tasks"
+    else:
+        said = str(again["sentence"])
+    if again != told:
+        differences.append(f"the slots say: {said}")
+    return Verified(run_id, not differences, str(told["sentence"]), said, tuple(differences))
 
 
 def _judged_again(plan: ClimbPlan, readings: Mapping[str, Reading]) -> tuple[Verdict | None, str]:

@@ -7,6 +7,7 @@ Not covered: deciding what happens (advance.py). The same fold serves a living r
              suite_seeds {benchmark: seeds}: what a round of measuring is made of; drawn, so not determined
     look     round, pairs, llr, lower, upper, mean_gain, sd: one look of a sequential test
     crown    round, seq: the run goes for champion number `seq`; from here on a cancel comes too late
+    facts    round, lane, nodes, reports {role: peak memory, step time, checkpoint cost}: what a training said of itself
     verdict  round, verdict (all numbers), champion_seq (or null)
     cancel   by, why
     retry    by, slots

@@ -122,7 +122,12 @@ def retry(deployment: Deployment, name: str) -> Retried:
         run = find_run(deployment, name)
         if run.state == "ended":
             raise OperatorError(
-                f"run {run.id} has ended ({run.verdict}); ask again with `outerloop submit climb … --again`"
+                f"run {run.id} has ended ({run.verdict}); ask again with "
+                + (
+                    "the same `outerloop submit training …`"
+                    if run.kind == "training"
+                    else "`outerloop submit climb … --again`"
+                )
             )
         run_ids.add(run.id)
         with record.reading() as session:

@@ -29,6 +29,7 @@ from outerloop.contract import CONTRACT_FILE, MAX_BYTES, Benchmark, Contract, pa
 from outerloop.controller.git import Mirror
 from outerloop.controller.ledger import LedgerEvent
 from outerloop.controller.request import ClimbRequest, fresh_seed
+from outerloop.controller.training_request import Request
 from outerloop.controller.work import Work, environment_work, measure_work
 from outerloop.dispatch.context import Context
 from outerloop.record.models import Attempt, Measure, Slot
@@ -46,6 +47,8 @@ __all__ = [
     "readings_of",
 ]
 
+TIME_REASONS = frozenset({"TIMEOUT", "STALLED"})
+"""Failures that more minutes may mend."""
 ENVIRONMENT_ROLES = {"base": "env-base", "candidate": "env-candidate"}
 """Roles of the environment slots that a run depends on; they are no measures of the climb."""
 
@@ -193,11 +196,27 @@ def climb_plan(contract: Contract, request: ClimbRequest, round_: Round) -> Clim
 
 @dataclass(frozen=True)
 class Planned:
-    """One role with its work."""
+    """One role with its work. Environments and the tasks of a training are no measures of a climb."""
 
     role: str
     measure: MeasureRequest | None
     work: Work
+
+    def row(self, run_id: str, slot_id: int, round_: int) -> dict[str, Any]:
+        """The values of its row in the record."""
+        measure = self.measure
+        environment = self.work.kind == "environment"
+        return {
+            "run_id": run_id,
+            "slot_id": slot_id,
+            "round": round_,
+            "role": self.role,
+            "benchmark": measure.benchmark if measure else "",
+            "side": measure.side if measure else self.role.removeprefix("env-") if environment else "candidate",
+            "pair": measure.pair if measure else 0,
+            "seed": measure.seed if measure else 0,
+            "replicate": measure.replicate if measure else self.work.determinants.replicate,
+        }
 
 
 def planned_work(
@@ -243,7 +262,7 @@ class EnvironmentFilesMissing(Exception):
 
 
 def commit_measures(
-    context: Context, lease: LeaseHandle, request: ClimbRequest, round_: Round, planned: Sequence[Planned]
+    context: Context, lease: LeaseHandle, request: Request, round_: int, planned: Sequence[Planned]
 ) -> None:
     """Publish the specs, then commit slots and measures. Repeating it changes nothing."""
     for item in planned:
@@ -252,25 +271,11 @@ def commit_measures(
     with context.record.fenced("tx.plan", lease, seconds=context.patience.lease) as session:
         for item in sorted(planned, key=lambda p: p.work.digest):
             slot = ensure_slot(session, context, realm, request, item.work)
-            measure = item.measure
-            session.execute(
-                insert(Measure)
-                .values(
-                    run_id=request.id,
-                    slot_id=slot.id,
-                    round=round_.number,
-                    role=item.role,
-                    benchmark=measure.benchmark if measure else "",
-                    side=measure.side if measure else item.role.removeprefix("env-"),
-                    pair=measure.pair if measure else 0,
-                    seed=measure.seed if measure else 0,
-                    replicate=measure.replicate if measure else 0,
-                )
-                .on_conflict_do_nothing()
-            )
+            row = item.row(request.id, slot.id, round_)
+            session.execute(insert(Measure).values(row).on_conflict_do_nothing())
 
 
-def ensure_slot(session: Session, context: Context, realm: int, request: ClimbRequest, work: Work) -> Slot:
+def ensure_slot(session: Session, context: Context, realm: int, request: Request, work: Work) -> Slot:
     """The slot's row, made or reopened as the work asks: collected ones, ones whose directory was lost (a collection
     that died before its commit, a disk), and time-outs that now have more minutes."""
     session.execute(
@@ -299,7 +304,7 @@ def ensure_slot(session: Session, context: Context, realm: int, request: ClimbRe
         directory.write_spec(work.determinants.canonical(), work.facts)
         slot.pinned_attempt = slot.pinned_restart = slot.result = None
         slot.attempts_counted = 0
-    if gone or (slot.state == "failed" and slot.reason == "TIMEOUT" and longer):
+    if gone or (slot.state == "failed" and slot.reason in TIME_REASONS and longer):
         slot.state, slot.reason, slot.detail, slot.failure_class = "open", "", "", None
         slot.order = dict(work.order)
         slot.settled_at = slot.next_try_at = None

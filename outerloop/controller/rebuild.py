@@ -112,29 +112,15 @@ def _forget(session: Session, realm: int) -> None:
 def _insert(context: Context, session: Session, realm: int, disk: Disk, known: dict[str, int], done: Rebuilt) -> None:
     request = disk.request
     session.execute(insert_run(realm, request))
-    for round_ in disk.rounds:
-        for item in disk.planned.get(round_.number, []):
+    for number, planned in sorted(disk.planned.items()):
+        for item in planned:
             slot = ensure_slot(session, context, realm, request, item.work)
             if item.work.digest not in known:
                 known[item.work.digest] = slot.id
                 done.slots += 1
                 done.attempts += _attempts(context, session, slot)
-            measure = item.measure
-            session.execute(
-                insert(Measure)
-                .values(
-                    run_id=request.id,
-                    slot_id=slot.id,
-                    round=round_.number,
-                    role=item.role,
-                    benchmark=measure.benchmark if measure else "",
-                    side=measure.side if measure else item.role.removeprefix("env-"),
-                    pair=measure.pair if measure else 0,
-                    seed=measure.seed if measure else 0,
-                    replicate=measure.replicate if measure else 0,
-                )
-                .on_conflict_do_nothing()
-            )
+            row = item.row(request.id, slot.id, number)
+            session.execute(insert(Measure).values(row).on_conflict_do_nothing())
     run = session.scalars(select(Run).where(Run.id == request.id)).one()
     fold_events(session, run, disk.events, root=context.root)
     session.flush()

@@ -104,12 +104,14 @@ def question_of(target: str, benchmark: str, definition: str, base_tree: str, ca
     )
 
 
-def run_name(owner: str, state: str, question: str, ask: int) -> str:
+def run_name(owner: str, state: str, question: str, ask: int, *, prefix: str = "c") -> str:
     """The run's id, from who asks what, so that a submission repeated after a crash finds its first half.
 
-    Owner and state folder are part of it because several of them may share one record.
+    Owner and state folder are part of it because several of them may share one record. `prefix` shows the kind: c for
+    climbs, t for trainings.
     """
-    return f"c-{digest_of({'owner': owner, 'state': state, 'question': question, 'ask': ask})[:RUN_ID_DIGITS]}"
+    asked = {"owner": owner, "state": state, "question": question, "ask": ask}
+    return f"{prefix}-{digest_of(asked)[:RUN_ID_DIGITS]}"
 
 
 def champion_key(target: str, benchmark: str, definition: str) -> str:

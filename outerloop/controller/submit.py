@@ -1,7 +1,7 @@
-"""Submitting a climb: from a researcher's clone to a durable request.
+"""Submitting a climb: from a researcher's clone to a durable request; taking in requests of every kind.
 
 Covered: finding base and candidate, the checks that need no job, freezing the execution, asking twice, the inbox.
-Not covered: measuring and deciding (advance.py).
+Not covered: making the request of a training (submit_training.py), measuring and deciding (advance.py).
 
 The request is durable in the inbox before the record knows of it, so a crash or an unreachable record loses nothing
 that was acknowledged: the tick imports it.
@@ -28,6 +28,7 @@ from outerloop.controller.git import GitError, Mirror, Repository
 from outerloop.controller.plan import read_contract, relevant_siblings
 from outerloop.controller.request import ClimbRequest, Execution, InputFile, champion_key, question_of, run_name
 from outerloop.controller.scope import ScopeProblem, scope_problems
+from outerloop.controller.training_request import Request, read_request
 from outerloop.controller.work import lane_mapping
 from outerloop.dispatch.submit import walltime_minutes
 from outerloop.effects import effect
@@ -263,7 +264,7 @@ def changed_image(execution: Execution) -> str:
 # -- taking it
 
 
-def leave_in_inbox(root: StateRoot, request: ClimbRequest) -> None:
+def leave_in_inbox(root: StateRoot, request: Request) -> None:
     """Make the request durable; from here on it will be carried out."""
     publish(root.inbox_request(request.id), request.to_json(), name="inbox.write")
 
@@ -278,7 +279,7 @@ def earlier_asks(record: Record, question: str) -> list[Run]:
         )
 
 
-def week_budget_problem(record: Record, request: ClimbRequest, limits: Sequence[int | None]) -> str | None:
+def week_budget_problem(record: Record, request: Request, limits: Sequence[int | None]) -> str | None:
     """Why the target's runs of this week are used up, with the numbers; None when they are not."""
     limit = min((value for value in limits if value is not None), default=None)
     if limit is None:
@@ -298,13 +299,13 @@ def week_budget_problem(record: Record, request: ClimbRequest, limits: Sequence[
     return f"runs of {request.target} this week: {used} of {limit}, 0 remain"
 
 
-def enqueue(record: Record, root: StateRoot, request: ClimbRequest) -> bool:
+def enqueue(record: Record, root: StateRoot, request: Request) -> bool:
     """Write the request into the run's folder and the record. True when this call made the run. Idempotent."""
     publish(root.request(request.id), request.to_json(), name="run.request")
     # Another process may have asked the same meanwhile: its request is the one that counts.
     stored = read_json(root.request(request.id))
     if stored is not None:
-        request = ClimbRequest.model_validate(stored)
+        request = read_request(stored)
     with record.transaction("tx.enqueue") as session:
         made = session.scalar(insert_run(record.realm_id, request).returning(Run.id))
     inbox = root.inbox_request(request.id)
@@ -314,7 +315,7 @@ def enqueue(record: Record, root: StateRoot, request: ClimbRequest) -> bool:
     return made is not None
 
 
-def insert_run(realm_id: int, request: ClimbRequest) -> Insert:
+def insert_run(realm_id: int, request: Request) -> Insert:
     """The statement that makes a run's row, harmless when it is there."""
     return (
         insert(Run)
@@ -351,7 +352,7 @@ def import_inbox(record: Record, root: StateRoot) -> tuple[list[str], list[str]]
     for name in names:
         body = read_json(root.inbox / name)
         try:
-            request = ClimbRequest.model_validate(body)
+            request = read_request(body)
         except ValueError as error:
             problems.append(f"inbox/{name} is not a request: {str(error).splitlines()[0]}")
             continue

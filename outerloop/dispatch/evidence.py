@@ -64,6 +64,9 @@ NEVER_REASONS = frozenset(
 """Pending reasons after which this job as it is can never start (squeue manual page, JOB REASON CODES)."""
 
 
+NODE_LOSSES = frozenset({JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.LAUNCH_FAILED})
+
+
 class Action(StrEnum):
     """What is true of an attempt."""
 
@@ -131,6 +134,8 @@ class Evidence:
     ended_for_seconds: float = 0.0
     """Since when a final state, or the absence of the job, has been seen."""
     environment: bool = False
+    several_nodes: bool = False
+    """Ranks on other nodes: when one of those is lost, the command on the first node fails like one of its own."""
     resumable: bool = False
     progressed: bool = False
     """A newer valid checkpoint than at the attempt's start."""
@@ -186,7 +191,7 @@ def _told_by_result(e: Evidence, result: ResultFacts) -> Decision | None:
             return Decision(Action.SUSPECT, "OUT_OF_MEMORY", "complete result, but Slurm says out of memory")
         note = "complete again although Slurm says out of memory" if out_of_memory else ""
         return Decision(Action.DONE, "NOTED" if note else "", note)
-    if result.reason == "CANCELLED":
+    if result.reason == "CANCELLED" or _node_may_be_lost(e, result):
         return None
     if result.phase == "setup" or result.reason in INFRASTRUCTURE_REASONS:
         return Decision(
@@ -197,9 +202,20 @@ def _told_by_result(e: Evidence, result: ResultFacts) -> Decision | None:
         )
     if e.environment:
         return Decision(Action.ENVIRONMENT, result.reason or "FAILED", result.detail)
+    if e.resumable and result.reason == "TIMEOUT" and result.phase == "command":
+        return _continuation(e, "TIMEOUT")
     if out_of_memory and result.reason != "TIMEOUT":
         return Decision(Action.FAILED, "MEMORY", result.detail or "the job used more memory than it had")
     return Decision(Action.FAILED, result.reason or "FAILED", result.detail)
+
+
+def _node_may_be_lost(e: Evidence, result: ResultFacts) -> bool:
+    """Whether a failure of a command on several nodes may be that of a node that went away under it."""
+    if not e.several_nodes or result.phase != "command" or result.reason == "TIMEOUT":
+        return False
+    if not e.answered:
+        return True
+    return e.state is not None and (not e.state.final or e.state in {*NODE_LOSSES, JobState.PREEMPTED})
 
 
 def _absent(e: Evidence) -> Decision:
@@ -236,7 +252,7 @@ def _alive(e: Evidence) -> Decision:
 
 def _ended_without_result(e: Evidence, state: JobState) -> Decision:
     # Node loss needs no grace: waiting brings no file back, and a late one is evidence only.
-    if state in {JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.LAUNCH_FAILED}:
+    if state in NODE_LOSSES:
         if _goes_on(e):
             return _continuation(e, state.name)
         return Decision(Action.INFRASTRUCTURE, state.name, "the node failed", exclude_node=True)

@@ -9,9 +9,11 @@ its word on disk, and the next one repeats it instead of deciding anew.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -28,6 +30,9 @@ from outerloop.slots import Pin, Result, SlotDirectory
 __all__ = ["Folded", "apply_decision", "ask_about", "cancel_jobs", "fold_attempts", "live_attempts"]
 
 BACKOFF_CEILING = timedelta(hours=1)
+CHECKPOINT_NAME = re.compile(r"step-(\d{10,})")
+CHECKPOINT_MANIFEST = "manifest.json"
+"""As `outerloop.torch.store` writes them; a test compares the two."""
 
 
 @dataclass
@@ -130,6 +135,7 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
             pinned_elsewhere=_pinned_elsewhere(directory, attempt.n),
             ended_for_seconds=_seconds_since(attempt.absent_at, observation.started),
             environment=slot.kind == "environment",
+            several_nodes=int(slot.order.get("nodes") or 1) > 1,
             resumable=bool(slot.order.get("resumable")),
             progressed=bool(slot.order.get("resumable")) and _progressed(directory, attempt),
             requeue_marker=(directory.path / "state" / "requeue.json").is_file(),
@@ -340,17 +346,26 @@ def _seconds_since(then: datetime | None, now: datetime) -> float:
 
 
 def _progressed(directory: SlotDirectory, attempt: Attempt) -> bool:
-    state = directory.path / "state"
     order = directory.order(attempt.n) or {}
-    return newest_checkpoint(state) > str(order.get("newest_checkpoint") or "")
+    before = str(order.get("newest_checkpoint") or "")
+    return _step_of(newest_checkpoint(directory.path / "state")) > _step_of(before)
 
 
-def newest_checkpoint(state: Any) -> str:
-    """Name of the newest manifest in a checkpoint folder, empty when there is none. Names sort by step."""
+def newest_checkpoint(state: Path) -> str:
+    """Name of the newest complete checkpoint in a folder, empty when there is none.
+
+    As `outerloop.torch.store` publishes them: a folder named by its step, renamed into place, with its manifest.
+    """
     try:
-        return max((entry.name for entry in state.iterdir() if entry.name.startswith("step-")), default="")
+        complete = [entry.name for entry in state.iterdir() if (entry / CHECKPOINT_MANIFEST).is_file()]
     except OSError:
         return ""
+    return max((name for name in complete if _step_of(name) >= 0), key=_step_of, default="")
+
+
+def _step_of(name: str) -> int:
+    found = CHECKPOINT_NAME.fullmatch(name)
+    return int(found[1]) if found else -1
 
 
 def _stalled_before(session: Session, slot_id: int, n: int) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, exists, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from outerloop.compute.argv import gpu_options
 from outerloop.compute.names import job_name
 from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, Unknown, When
 from outerloop.dispatch.budget import Budget, BudgetExceeded, reserve
@@ -169,6 +170,7 @@ def _carry_out(context: Context, submission: Submission, report: SubmitReport) -
             "image_path": order.get("image_path", ""),
             "cache_seed": order.get("cache_seed", ""),
             "newest_checkpoint": newest_checkpoint(directory.path / "state"),
+            **_launch_order(order),
         },
         job_script(
             python=context.python,
@@ -195,6 +197,17 @@ def _carry_out(context: Context, submission: Submission, report: SubmitReport) -
     with effect("compute.submit"):
         outcome = context.compute.submit(job)
     _record_outcome(context, submission, outcome, report)
+
+
+def _launch_order(order: Mapping[str, Any]) -> dict[str, Any]:
+    """What a launch is told besides: how to ask for GPUs on several nodes, how long a checkpoint may take at a stop."""
+    told: dict[str, Any] = {}
+    nodes = int(order.get("nodes", 1))
+    if nodes > 1:
+        told["gpu_form"] = gpu_options(lane_of(order), int(order.get("gpus", 0)), nodes)
+    if order.get("term_grace_seconds"):
+        told["term_grace_seconds"] = float(order["term_grace_seconds"])
+    return told
 
 
 def lane_of(order: Mapping[str, Any]) -> Lane:

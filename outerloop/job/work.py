@@ -25,6 +25,8 @@ _OBJECT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED = re.compile(r"(HOME|PATH)$|(LD_|GIT_|PYTHON|SLURM_|OUTERLOOP_)")
 """Variables that change what runs instead of what is asked of it; the contract refuses them first."""
+LAUNCH_VARIABLES = frozenset({"OUTERLOOP_STRATEGY", "OUTERLOOP_STRATEGY_FILE", "OUTERLOOP_SHARDS"})
+"""What the launch compilers tell a training script; a launch alone may carry them. A test compares the two."""
 
 
 class SpecError(ValueError):
@@ -114,14 +116,14 @@ class _Reader:
             return ()
         return tuple(value)
 
-    def variables(self, key: str) -> dict[str, str]:
+    def variables(self, key: str, also: frozenset[str] = frozenset()) -> dict[str, str]:
         value = self.get(key, dict, {})
         for name, text in value.items():
             if not isinstance(text, str) or "\0" in text:
                 self.complaints.append(f"{self.place}.{key}.{name} should be text")
             elif not _VARIABLE.fullmatch(name):
                 self.complaints.append(f"{self.place}.{key}: {name!r} cannot name a variable")
-            elif _REFUSED.match(name):
+            elif _REFUSED.match(name) and name not in also:
                 self.complaints.append(f"{self.place}.{key}: {name} may not be declared")
         return value if not self.complaints else {}
 
@@ -236,7 +238,7 @@ def _launch(facts: _Reader, how: _Reader) -> Launch | None:
     if value is None:
         return None
     reader = _Reader(value, "launch", facts.complaints)
-    argv, env = reader.texts("argv"), reader.variables("env")
+    argv, env = reader.texts("argv"), reader.variables("env", LAUNCH_VARIABLES)
     texts = reader.get("files", dict, {})
     if not argv or not argv[0]:
         facts.complaints.append("launch.argv is empty")

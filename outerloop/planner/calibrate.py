@@ -6,7 +6,13 @@ the first of an accumulated batch. Both sides are estimates, and the table says 
 reference decoder would allocate on a CPU, not what a real run on a GPU reserves. Not covered: CUDA's own context, the
 allocator's slack, NCCL; a recorded run's peak replaces estimates through `MeasuredFigure`, not through this module.
 
-torch is imported inside functions: the planner works without it. No constant is fitted to the tracker.
+The two are not independent. No constant was chosen to match the tracker's numbers, but the estimator's structure was
+changed after the first comparison showed a gap: since then the peak is the larger of two moments of the backward
+instead of one sum, softmax's backward is counted (LOSS_BACKWARD_BYTES), and fp32 logits take 12 bytes instead of 8.
+Each change names the tensor that it stands for. So a small difference here says that both count the same tensors, not
+that either is right; published and recorded peaks say that.
+
+torch is imported inside functions: the planner works without it.
 """
 
 from __future__ import annotations

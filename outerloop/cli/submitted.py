@@ -1,0 +1,112 @@
+"""After a submission: waiting for the end, saying where the run stands, leaving a request where the record is away.
+
+Covered: what climbs and trainings have in common. Not covered: making requests (submit.py, submit_training.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from outerloop.cli.common import console, emit_json
+from outerloop.cli.errors import CliError, ExitCode
+
+if TYPE_CHECKING:
+    from outerloop.controller.deployment import Deployment
+    from outerloop.controller.training_request import Request
+    from outerloop.record.models import Run
+    from outerloop.slots import StateRoot
+
+__all__ = ["leave", "report", "the_run", "wait_for_end"]
+
+WAIT_POLL_SECONDS = (0.5, 15.0)
+"""First and longest pause between two looks of --wait; it doubles while nothing changes."""
+
+
+def leave(root: StateRoot, request: Request, error: CliError, as_json: bool) -> None:
+    """The record is out of reach: the request waits in the inbox for the tick."""
+    from outerloop.controller.submit import leave_in_inbox
+
+    leave_in_inbox(root, request)
+    if as_json:
+        emit_json({"run": request.id, "state": "inbox", "why": str(error.message)})
+        return
+    click.echo(f"run {request.id} is in the inbox: {error.message}")
+    click.echo("The next tick takes it in. Nothing else needs to be done.")
+
+
+def the_run(deployment: Deployment, run_id: str) -> Run:
+    """The row of a run that was just submitted."""
+    from outerloop.record.models import Run
+
+    with deployment.record.reading() as session:
+        run = session.get(Run, run_id)
+    assert run is not None, "it was just submitted"
+    return run
+
+
+def report(deployment: Deployment, run_id: str, *, asked_before: str | None, as_json: bool) -> None:
+    """Say where a run stands and how to go on. `asked_before`: that it was not made now, and what to do about it."""
+    run = the_run(deployment, run_id)
+    if as_json:
+        emit_json(
+            {
+                "run": run.id,
+                "state": run.state,
+                "verdict": run.verdict,
+                "reason": run.verdict_reason or run.state_reason,
+                "sentence": run.sentence or run.state_detail,
+                "asked_before": asked_before is not None,
+            }
+        )
+    else:
+        if asked_before is not None:
+            click.echo(f"This was asked before, as run {run.id}; {asked_before}.")
+        if run.state == "ended":
+            click.echo(f"run {run.id}: {run.sentence}")
+        else:
+            detail = f" ({run.state_detail})" if run.state_detail else ""
+            click.echo(f"run {run.id} is {run.state}{detail}")
+        click.echo()
+        for command, what in (
+            (f"outerloop show {run.id}", "measures, jobs, timeline"),
+            (f"outerloop explain {run.id}", "every number behind the verdict"),
+            (f"outerloop logs {run.id}", "what the measures printed"),
+            (f"outerloop cancel {run.id}", "give it up"),
+        ):
+            if run.state != "ended" or "cancel" not in command:
+                click.echo(f"  {command:<32} {what}")
+    if run.state == "ended" and run.verdict_reason == "scope":
+        click.get_current_context().exit(int(ExitCode.REFUSED))
+
+
+def wait_for_end(deployment: Deployment, run_id: str, *, quiet: bool) -> None:
+    """Look again until the run has ended or is blocked, advancing it like a tick would; progress goes to stderr."""
+    from outerloop.cli.progress import progress_line, run_progress
+    from outerloop.controller.tick import advance_when_due
+
+    pause, longest = WAIT_POLL_SECONDS
+    last = ""
+    out = console(error=True)
+    status = out.status("waiting") if out.is_terminal and not quiet else None
+    if status is not None:
+        status.start()
+    try:
+        while True:
+            run = the_run(deployment, run_id)
+            if run.state in {"ended", "blocked"}:
+                return
+            line = progress_line(run_progress(deployment, run))
+            if status is not None:
+                status.update(line)
+            elif line != last and not quiet:
+                click.echo(line, err=True)
+            pause = WAIT_POLL_SECONDS[0] if line != last else min(pause * 1.5, longest)
+            last = line
+            time.sleep(pause)
+            advance_when_due(deployment, run_id)
+    finally:
+        if status is not None:
+            status.stop()

@@ -1,0 +1,157 @@
+"""What `show` and `explain` say of a training besides what every run has.
+
+Covered: its launch, what its processes reported, how often to save a checkpoint, which tasks failed. Not covered: jobs
+and timeline (run_text.py), reading reports (controller.training_facts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from outerloop.cli.text import folded, one_line
+
+if TYPE_CHECKING:
+    from outerloop.cli.reading import Reader
+    from outerloop.controller.views import RunView
+    from outerloop.planner import CheckpointAdvice
+
+__all__ = ["TrainingFacts", "training_argument", "training_facts", "training_lines"]
+
+MOST_LIVE = 8
+"""Tasks of a running training whose reports are read from disk for one look."""
+MOST_SHOWN = 4
+WIDTH = 80
+
+
+class TrainingFacts:
+    """The reports of a training, from its ledger or, while it runs, from its slots; and what follows for saving."""
+
+    def __init__(self, reader: Reader, view: RunView) -> None:
+        from outerloop.controller.training_facts import interval_advice, lane_losses, read_facts
+        from outerloop.slots import SlotDirectory
+
+        request = view.request
+        self.expected: Mapping[str, Any] = request.get("expected") or {}
+        noted = next((event.body for event in view.events if event.kind == "facts"), None)
+        self.reports: dict[str, Mapping[str, Any]] = {}
+        if noted is not None:
+            self.reports = dict(noted.get("reports") or {})
+        else:
+            for measure in [m for m in view.current if m.attempts][:MOST_LIVE]:
+                found = read_facts(SlotDirectory(reader.root.slot(measure.slot), measure.slot))
+                if found is not None:
+                    self.reports[measure.role] = found
+        self.advice: CheckpointAdvice | None = None
+        self.losses = None
+        if self.reports and request.get("resumable"):
+            lane = str((request.get("execution") or {}).get("lane", {}).get("name") or "")
+            self.losses = lane_losses(reader.record, reader.root, lane)
+            last = next(reversed(self.reports.values()))
+            self.advice = interval_advice(last, self.losses, int(request.get("nodes") or 1))
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs; seconds and MB of 10^6 bytes."""
+        losses = self.losses
+        return {
+            "reports": self.reports,
+            "expected": dict(self.expected) or None,
+            "lane_losses": None if losses is None else asdict(losses),
+            "checkpoint_interval": None
+            if self.advice is None
+            else {
+                "seconds": self.advice.interval_seconds,
+                "every_steps": self.advice.every_steps,
+                "overhead": self.advice.overhead,
+            },
+        }
+
+
+def training_facts(reader: Reader, view: RunView) -> TrainingFacts:
+    """Read what is known of a training. Raises RecordUnavailable."""
+    return TrainingFacts(reader, view)
+
+
+def training_lines(facts: TrainingFacts) -> Iterator[tuple[str, str]]:
+    """(prefix, text) of each line of `show`'s section."""
+    for role, report in list(facts.reports.items())[:MOST_SHOWN]:
+        yield f"  {role}: ", _reported(report)
+        expected = facts.expected.get("peak_memory_gb")
+        peak = (report.get("peak_memory_mb") or {}).get("reserved")
+        if expected and peak:
+            yield "    planned: ", f"{expected:.1f} GB on one GPU; measured {peak / 1000:.1f} GB"
+    if len(facts.reports) > MOST_SHOWN:
+        yield "  ", f"… and {len(facts.reports) - MOST_SHOWN} more; --json has them all"
+    losses = facts.losses
+    if facts.advice is None or losses is None:
+        return
+    advice = facts.advice
+    steps = f", about {advice.every_steps} steps" if advice.every_steps else ""
+    yield (
+        "  save every ",
+        f"{_seconds(advice.interval_seconds)}{steps} (expected cost {advice.overhead:.1%} of the time)",
+    )
+    seen = f"lane {losses.lane} lost {losses.lost} of {losses.attempts} jobs in {losses.node_hours:.3g} node-hours"
+    yield "    because ", seen + ("" if losses.lost else "; counted as one, the shortest interval not ruled out")
+
+
+def _reported(report: Mapping[str, Any]) -> str:
+    parts = []
+    if report.get("step") is not None:
+        parts.append(f"step {report['step']:g}")
+    starts = int(report.get("starts") or 1)
+    if starts > 1:
+        parts.append(f"{starts} starts")
+    steps = report.get("step_seconds") or {}
+    if steps.get("median"):
+        parts.append(f"{_seconds(steps['median'])} a step")
+    for key, unit in (("tokens_per_second", "tokens/s"), ("samples_per_second", "samples/s")):
+        if report.get(key):
+            parts.append(f"{report[key]:,.0f} {unit}")
+    memory = report.get("peak_memory_mb") or {}
+    for key, what in (("reserved", "of GPU memory"), ("rss", "of host memory")):
+        if memory.get(key):
+            parts.append(f"peak {memory[key]:,.0f} MB {what}")
+            break
+    save = report.get("checkpoint") or {}
+    if save.get("seconds_median"):
+        size = f" and {save['bytes'] / 1e6:,.1f} MB" if save.get("bytes") else ""
+        parts.append(f"{int(save.get('count') or 0)} checkpoints of {_seconds(save['seconds_median'])}{size}")
+    if save.get("failed"):
+        parts.append(f"{int(save['failed'])} checkpoints failed")
+    return ", ".join(parts) or "nothing measured yet"
+
+
+def _seconds(value: float) -> str:
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.3g} s" if value < 600 else f"{value / 60:.3g} min"
+
+
+def training_argument(view: RunView, facts: TrainingFacts) -> Iterator[str]:
+    """`explain` of a training: how each task ended, and what was reported."""
+    row = view.row
+    yield f"run {row.id}: training {one_line(row.benchmark)} of {one_line(row.target)}"
+    yield folded(one_line(row.label), WIDTH, prefix=f"tree      {row.candidate_commit[:12]}  ")
+    yield ""
+    if row.state == "ended":
+        yield folded(one_line(row.sentence or str(row.verdict)), WIDTH)
+    else:
+        why = f" ({row.state_reason}): {row.state_detail}" if row.state_reason else ""
+        yield folded(one_line(f"It has not ended. It is {row.state}{why}."), WIDTH)
+    failed = dict((view.evidence or {}).get("failed") or {})
+    if failed:
+        yield ""
+        yield "Failed"
+        for role, item in failed.items():
+            detail = f": {item['detail']}" if item.get("detail") else ""
+            yield folded(one_line(f"{role}: {item['reason']}{detail}"), WIDTH, "  ")
+    lines = list(training_lines(facts))
+    if lines:
+        yield ""
+        yield "Reported by its processes"
+        for prefix, text in lines:
+            yield folded(one_line(text), WIDTH, prefix=prefix)
+    yield ""
+    yield f"Go on with: outerloop show {row.id}, outerloop logs {row.id}"

@@ -1,0 +1,364 @@
+"""One pass over one run: what every kind of run shares.
+
+Covered: the run's row and ledger under its lease, its slots, looking after jobs, submitting, parking, blocking, ending,
+and the loop that puts a kind's answers into effect. Not covered: which work a run needs and what it decides, which each
+kind answers for itself (climbs.py, trainings.py); the lease and which kind it is (advance.py).
+
+Killed at any instruction, the next pass goes on from what is committed and on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Protocol
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from outerloop.controller.deployment import Deployment
+from outerloop.controller.interest import drop_interest
+from outerloop.controller.ledger import Ledger, LedgerEvent, effective_cancel, fold_events
+from outerloop.controller.request import Execution
+from outerloop.controller.submit import changed_image
+from outerloop.dispatch.budget import Budget
+from outerloop.dispatch.settle import fold_attempts, live_attempts
+from outerloop.dispatch.submit import recover_intents, submit_ready
+from outerloop.dispatch.wakes import ring_later
+from outerloop.record.models import Attempt, Await, Event, Measure, Run, Slot
+from outerloop.record.store import LeaseHandle
+
+__all__ = ["MOST_STEPS", "Advanced", "Again", "Blocking", "Ending", "Engine", "Kind", "Next"]
+
+MOST_STEPS = 10_000
+"""More steps than any run has; a loop that does not end is our error, not a wait."""
+
+
+@dataclass
+class Advanced:
+    """What became of a run in this process."""
+
+    run_id: str
+    state: str
+    sentence: str = ""
+    submitted: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def busy(self) -> bool:
+        return self.state == "busy"
+
+
+class Again(Exception):
+    """Something changed under us; read it anew."""
+
+
+class Blocking(Exception):
+    """The run cannot go on until somebody does something. Nobody is charged."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A verdict: the body of the ledger's `verdict` event, with `outcome`, `reason` and `sentence` in its `verdict`."""
+
+    body: Mapping[str, Any]
+
+    @property
+    def sentence(self) -> str:
+        return str(self.body["verdict"]["sentence"])
+
+
+class Next(Enum):
+    """What follows when a run has not ended."""
+
+    MORE = "more"
+    """Further work is known: plan it now."""
+    WAIT = "wait"
+    """What is missing are the ends of jobs."""
+
+
+class Kind(Protocol):
+    """What makes one kind of run differ: which work it needs next, and what its results mean."""
+
+    @property
+    def round(self) -> int:
+        """Number of the round whose measures count."""
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Limit of this run's target, None without one."""
+
+    @property
+    def executions(self) -> Sequence[Execution]:
+        """How its work runs, as it was frozen."""
+
+    def before_jobs(self) -> Ending | None:
+        """What has to be settled before any job. Raises Blocking."""
+
+    def plan(self) -> None:
+        """Publish and commit the work that is known to be needed and not there. Raises Blocking."""
+
+    def step(self) -> Ending | Next:
+        """What the results mean. Raises Blocking."""
+
+
+class Engine:
+    """One pass over one run under its lease."""
+
+    def __init__(self, deployment: Deployment, lease: LeaseHandle) -> None:
+        self.deployment = deployment
+        self.context = deployment.context
+        self.lease = lease
+        self.run_id = lease.run_id
+        self.ledger = Ledger(self.context.root, self.run_id)
+        self.events: list[LedgerEvent] = []
+        self.submitted = 0
+        self.submitted_now = 0
+        self.notes: list[str] = []
+
+    # -- the pass
+
+    def go(self, kinds: Mapping[str, Callable[[Engine, Run], Kind]]) -> Advanced:
+        """Bring the run as far as it goes now. Raises Again, Behind, Fenced, RecordUnavailable, OSError."""
+        run = self.load()
+        if run.state == "ended":
+            self._drop()
+            return self._done(run.state, run.sentence or "")
+        if run.state == "blocked":
+            return self._done(run.state, f"{run.state_reason}: {run.state_detail}")
+        try:
+            kind = kinds[run.kind](self, run)
+            return self._end(ending) if (ending := kind.before_jobs()) is not None else self._until_rest(kind)
+        except Blocking as blocking:
+            return self._block(blocking.reason, blocking.detail)
+
+    def _until_rest(self, kind: Kind) -> Advanced:
+        for _ in range(MOST_STEPS):
+            kind.plan()
+            changed = self._look_after(kind.round)
+            step = kind.step()
+            if isinstance(step, Ending):
+                return self._end(step)
+            if step is Next.MORE or changed:
+                continue
+            self._submit(kind)
+            if not self.submitted_now:
+                return self._park(kind.round)
+        raise RuntimeError(f"run {self.run_id} did not come to rest in {MOST_STEPS} steps")
+
+    # -- reading
+
+    def load(self) -> Run:
+        """The run's row, with what its ledger on disk says folded in."""
+        record = self.context.record
+        with record.reading() as session:
+            run = session.get(Run, self.run_id)
+            if run is None:
+                raise LookupError(f"there is no run {self.run_id}")
+            known = session.scalar(select(func.count()).select_from(Event).where(Event.run_id == self.run_id))
+        self.events = self.ledger.read()
+        if len(self.events) > (known or 0) or (effective_cancel(self.events) and run.state != "ended"):
+            self._fold()
+            with record.reading() as session:
+                run = session.get(Run, self.run_id)
+                assert run is not None
+        return run
+
+    def _fold(self, name: str = "tx.fold") -> None:
+        with self.context.record.fenced(name, self.lease, seconds=self.context.patience.lease) as session:
+            run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
+            fold_events(session, run, self.events, root=self.context.root)
+
+    def note(self, kind: str, body: dict[str, object], *, fold: str = "tx.fold") -> LedgerEvent:
+        """Write the next event and fold it. Raises Behind when somebody else wrote another one first."""
+        event = self.ledger.append(len(self.events), kind, body)
+        self.events.append(event)
+        self._fold(fold)
+        return event
+
+    # -- jobs
+
+    def slots(self, session: Session, round_: int) -> list[Slot]:
+        """The slots of a round, each once."""
+        return list(
+            session.scalars(
+                select(Slot)
+                .join(Measure, Measure.slot_id == Slot.id)
+                .where(Measure.run_id == self.run_id, Measure.round == round_)
+                .distinct()
+                .order_by(Slot.id)
+            )
+        )
+
+    def _look_after(self, round_: int) -> bool:
+        """Fold what the queue and the files show of this run's open attempts. True when one of them was settled."""
+        with self.context.record.reading() as session:
+            ids = [slot.id for slot in self.slots(session, round_)]
+            attempts = live_attempts(session, self.context.record.realm_id, ids)
+        if not attempts:
+            return False
+        observation = self.deployment.observation()
+        recovered, report = recover_intents(self.context, observation, attempts)
+        with self.context.record.reading() as session:
+            attempts = live_attempts(session, self.context.record.realm_id, ids)
+        folded = fold_attempts(self.context, observation, attempts, files=True)
+        self.notes += recovered.notes + folded.notes
+        self.submitted += len(report.accepted)
+        return folded.settled > 0
+
+    def _submit(self, kind: Kind) -> None:
+        """Hand out every slot that can go now; environments before the measures that need them."""
+        with self.context.record.reading() as session:
+            slots = self.slots(session, kind.round)
+        unbuilt = {slot.digest for slot in slots if slot.kind == "environment" and slot.state != "done"}
+        ready = [
+            slot.id
+            for slot in slots
+            if slot.state == "open" and (slot.kind == "environment" or not self._needs_one_of(slot, unbuilt))
+        ]
+        for execution in kind.executions if ready else ():
+            changed = changed_image(execution)
+            if changed:
+                raise Blocking("IMAGE", changed)
+        limits = [self.deployment.settings.budgets.gpu_hours, kind.gpu_hours]
+        hours = min((float(limit) for limit in limits if limit is not None), default=None)
+        report = submit_ready(
+            self.context, self.lease, ready, Budget(gpu_hours=hours), lease_seconds=self.context.patience.lease
+        )
+        self.submitted_now = len(report.accepted)
+        self.submitted += self.submitted_now
+        self.notes += [f"refused: {refused.reason} {refused.detail}".strip() for refused in report.refused]
+        self.notes += [f"no answer to the submission of {name}; it will be looked for" for name in report.unknown]
+        if report.over_budget is not None:
+            raise Blocking("BUDGET", str(report.over_budget))
+        if any(refused.when.value != "later" for refused in report.refused):
+            self.submitted_now += 1
+
+    def _needs_one_of(self, slot: Slot, environments: set[str]) -> bool:
+        if not environments:
+            return False
+        spec = self.context.slot(slot.digest).spec() or {}
+        return str((spec.get("determinants") or {}).get("environment") or "") in environments
+
+    # -- resting
+
+    def _park(self, round_: int) -> Advanced:
+        """Save what is awaited and ask for a doorbell; nothing stays in memory."""
+        observation_final: list[bool] = []
+        with self.context.record.fenced("tx.park", self.lease, seconds=self.context.patience.lease) as session:
+            now = session.scalar(select(func.clock_timestamp()))
+            assert now is not None
+            slots = self.slots(session, round_)
+            attempts = live_attempts(session, self.context.record.realm_id, [slot.id for slot in slots])
+            session.execute(delete(Await).where(Await.run_id == self.run_id))
+            session.add_all(Await(run_id=self.run_id, attempt_id=attempt.id) for attempt in attempts)
+            run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
+            if run.state == "ended":
+                raise Again
+            run.state = "waiting"
+            run.state_reason, run.state_detail = _why_waiting(slots, attempts)
+            run.due_at = due = self._due(now, slots, attempts)
+            run.last_error = None
+            run.updated_at = now
+            job_ids = [a.job_id for a in attempts if a.state == "submitted" and a.job_id]
+            observation_final = [a.absent_at is not None for a in attempts if a.state == "submitted"]
+        reason = f"waiting for {len(attempts)} job{'s' if len(attempts) != 1 else ''}"
+        all_final = not job_ids or (bool(observation_final) and all(observation_final))
+        ring = ring_later(
+            self.context,
+            self.deployment.wakes,
+            self.lease,
+            job_ids,
+            begin_seconds=max(1.0, (due - now).total_seconds()) if all_final else None,
+            gone=self._gone(attempts),
+        )
+        if ring not in {"rings", "already rings", "off"}:
+            self.notes.append(f"no wake job: {ring}; the tick goes on with this run")
+        return self._done("waiting", reason)
+
+    def _gone(self, attempts: Sequence[Attempt]) -> set[str]:
+        """Awaited jobs that this process's listing should have shown and did not."""
+        observation = self.deployment.observation()
+        if not observation.complete:
+            return set()
+        return {
+            attempt.job_id
+            for attempt in attempts
+            if attempt.job_id is not None
+            and attempt.submitted_at is not None
+            and attempt.submitted_at < observation.started
+            and observation.listed(attempt.job_id) is None
+        }
+
+    def _due(self, now: datetime, slots: Sequence[Slot], attempts: Sequence[Attempt]) -> datetime:
+        """When to look again even if nothing rings: what is awaited decides."""
+        patience = self.context.patience
+        moments = [now + timedelta(hours=patience.park_hours)]
+        busy = {attempt.slot_id for attempt in attempts}
+        for slot in slots:
+            if slot.state == "open" and slot.id not in busy:
+                moments.append(slot.next_try_at or now)
+        for attempt in attempts:
+            if attempt.state == "intent":
+                moments.append(now + timedelta(seconds=patience.grace if attempt.unknown_at else patience.intent))
+            elif attempt.absent_at is not None:
+                moments.append(now + timedelta(seconds=max(patience.grace, 1.0)))
+        return min(moments)
+
+    def _block(self, reason: str, detail: str) -> Advanced:
+        """Not ended, nobody charged: somebody has to do something, and `detail` says what is wrong."""
+        with self.context.record.fenced("tx.block", self.lease, seconds=self.context.patience.lease) as session:
+            run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
+            if run.state == "ended":
+                raise Again
+            run.state, run.state_reason, run.state_detail = "blocked", reason, detail
+            run.due_at = None
+            run.updated_at = func.now()
+            session.execute(delete(Await).where(Await.run_id == self.run_id))
+        return self._done("blocked", f"{reason}: {detail}")
+
+    def exhausted_because(self, round_: int) -> str:
+        """The reason word for a run whose work used up its attempts."""
+        with self.context.record.reading() as session:
+            classes = {
+                slot.failure_class or "infrastructure"
+                for slot in self.slots(session, round_)
+                if slot.state == "exhausted"
+            }
+        return "ENVIRONMENT" if "environment" in classes else "CANCELLED" if "user" in classes else "INFRASTRUCTURE"
+
+    def _end(self, ending: Ending) -> Advanced:
+        self.note("verdict", dict(ending.body), fold="tx.end")
+        self._drop()
+        return self._done("ended", ending.sentence)
+
+    def _drop(self) -> None:
+        self.notes += drop_interest(self.context, self.run_id, "its run has ended")
+
+    def _done(self, state: str, sentence: str) -> Advanced:
+        return Advanced(self.run_id, state, sentence, self.submitted, self.notes)
+
+
+def _why_waiting(slots: Sequence[Slot], attempts: Sequence[Attempt]) -> tuple[str, str]:
+    """One reason word and a sentence for people: what the run waits for."""
+    if any(attempt.state == "intent" for attempt in attempts):
+        return "SUBMISSION", "a submission's outcome is not known yet"
+    pending = [a.slurm_reason for a in attempts if a.slurm_state == "pending" and a.slurm_reason]
+    running = sum(1 for a in attempts if a.slurm_state == "running")
+    if attempts:
+        parts = [f"{len(attempts)} jobs" if len(attempts) != 1 else "1 job"]
+        if running:
+            parts.append(f"{running} running")
+        if pending:
+            parts.append(f"pending: {', '.join(sorted(set(pending)))}")
+        return "JOBS", ", ".join(parts)
+    due = [slot for slot in slots if slot.state == "open"]
+    reasons = sorted({slot.reason for slot in due if slot.reason})
+    return "BACKOFF", f"next attempt after {', '.join(reasons)}" if reasons else "nothing is running"
