@@ -52,6 +52,7 @@ from outerloop.controller.plan import (
 )
 from outerloop.controller.request import ClimbRequest
 from outerloop.controller.scope import scope_problems
+from outerloop.dispatch.arrays import awaited_jobs
 from outerloop.dispatch.budget import Budget
 from outerloop.dispatch.settle import fold_attempts, live_attempts
 from outerloop.dispatch.submit import recover_intents, submit_ready
@@ -375,7 +376,7 @@ class _Climb:
             run.due_at = due = self._due(now, slots, attempts)
             run.last_error = None
             run.updated_at = now
-            job_ids = [a.job_id for a in attempts if a.state == "submitted" and a.job_id]
+            job_ids = awaited_jobs(session, attempts, [slot.id for slot in slots])
             observation_final = [a.absent_at is not None for a in attempts if a.state == "submitted"]
         reason = f"waiting for {len(attempts)} job{'s' if len(attempts) != 1 else ''}"
         all_final = not job_ids or (bool(observation_final) and all(observation_final))
