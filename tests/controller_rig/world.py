@@ -115,10 +115,14 @@ class World:
         done = subprocess.run(["git", *arguments], cwd=self.repo, env=env, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
+    def contract(self) -> str:
+        """The target's contract."""
+        return CONTRACT
+
     def _make_repository(self) -> None:
         """Base and three candidates in one `git fast-import`: a test of crash points makes a hundred of these."""
         files = {
-            ".outerloop.toml": CONTRACT,
+            ".outerloop.toml": self.contract(),
             "bench.sh": BENCH.format(marks=self.marks),
             "src/cost": "10\n",
             "src/shared/bytes": "100\n",
