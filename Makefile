@@ -30,7 +30,7 @@ test-fast: venv             ## unit and property tests only
 	$(BIN)/python -m pytest tests/unit tests/property
 
 lint: venv                  ## style
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python docs/generate_cli.py --check
 
 types: venv                 ## static types
 	$(BIN)/mypy
@@ -47,5 +47,5 @@ docs-reference: venv        ## regenerate the reference pages
 	$(BIN)/python docs/generate_cli.py
 
 clean:                      ## remove what the demo left
-	-$(BIN)/outerloop db stop
+	-OUTERLOOP_CONFIG=$(CURDIR)/.demo/config.toml $(BIN)/outerloop db stop
 	rm -rf .demo

@@ -10,6 +10,7 @@ Standard library only; everything else happens through the `outerloop` command, 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shutil
@@ -37,6 +38,8 @@ def main() -> int:
     options.add_argument("--dir", type=Path, default=TOP / ".demo", help="where everything goes (default: .demo)")
     options.add_argument("--backend", choices=["auto", "slurm", "local"], default="auto")
     arguments = options.parse_args()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # in step with what the programs print that it starts
     folder: Path = arguments.dir.absolute()
     backend = "slurm" if arguments.backend == "auto" and sinfo_answers() else arguments.backend
     backend = "local" if backend == "auto" else backend
@@ -79,7 +82,9 @@ class Outerloop:
             [str(self.program), *arguments], cwd=folder, env=self.env, capture_output=True, text=True, check=False
         )
         if check and done.returncode not in {0, 3}:
-            raise SystemExit(f"outerloop {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr}{done.stdout}")
+            raise SystemExit(
+                f"outerloop {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr}{done.stdout}"
+            )
         return done
 
     def json(self, *arguments: str) -> dict:  # type: ignore[type-arg]
@@ -120,7 +125,10 @@ def write_config(folder: Path, backend: str) -> None:
 def submit(outerloop: Outerloop, name: str) -> str:
     # --base main: after the first acceptance the default base would be the new champion.
     print(f"  $ outerloop submit climb tsp --base main --candidate {name}")
-    return str(outerloop.json("submit", "climb", "tsp", "--base", "main", "--candidate", name)["run"])
+    answer = outerloop.json("submit", "climb", "tsp", "--base", "main", "--candidate", name)
+    if answer.get("state") == "inbox":
+        raise SystemExit(f"the record cannot be reached: {answer.get('why')}")
+    return str(answer["run"])
 
 
 def wait(outerloop: Outerloop, runs: dict[str, str]) -> None:

@@ -7,7 +7,8 @@ can be trusted. Not covered: the argument itself (climb.explain), recomputing it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ import click
 from outerloop.cli.common import emit_json, json_option
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
+from outerloop.cli.reuse_text import reuse_sentences
 from outerloop.cli.text import Columns, folded, harmless, moment, one_line, plain
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class _Argument:
     readings: dict[str, Reading] = field(default_factory=dict)
     missing: str = ""
     """Why there is no plan."""
+    decided_before: int = 0
+    """Verdicts on the same benchmark and data before this one."""
 
 
 @click.command("explain", help="Every number behind RUN's verdict, or what is known so far and what is missing.")
@@ -67,12 +71,12 @@ def _gather(reader: Reader, run: str) -> _Argument:
     from outerloop.controller.operate import find_run
     from outerloop.controller.plan import ContractGone, Round, climb_plan, read_contract, readings_of
     from outerloop.controller.request import ClimbRequest
-    from outerloop.controller.views import one_run
+    from outerloop.controller.views import one_run, reuse_before
 
     view = one_run(reader.record, find_run(reader, run).id)
     if view is None:
         raise CliError(f"run {run} was removed a moment ago", ExitCode.NOT_FOUND)
-    argument = _Argument(view)
+    argument = _Argument(view, decided_before=reuse_before(reader.record, view.row.id))
     with reader.record.reading() as session:
         argument.readings = readings_of(session, view.row.id, view.row.round)
     rounds = [event for event in view.events if event.kind == "round"]
@@ -107,6 +111,9 @@ def _notes(argument: _Argument) -> list[str]:
         told.append(UNSANDBOXED)
     if argument.benchmark is not None and not argument.benchmark.score:
         told.append(OWN_PRINT)
+    if row.verdict in ("accepted", "rejected") and argument.decided_before:
+        seeded = any(measure.seed for measure in argument.view.measures)
+        told.append(" ".join(reuse_sentences(argument.decided_before + 1, fresh_seeds=seeded)))
     return told
 
 
@@ -179,6 +186,7 @@ def _so_far(reader: Reader, argument: _Argument) -> Iterator[str]:
         better = "lower" if climbed.direction == "min" else "higher"
         yield from _wrapped(f"Does the candidate make {climbed.metric} of {climbed.name} {better}?", "  ")
         yield from _wrapped(f"Rule: {rule_phrase(climbed.rule)}.", "  ")
+    yield from _path_so_far(argument)
     known = [measure for measure in view.current if measure.state in _KNOWN]
     missing = [measure for measure in view.current if measure.state not in _KNOWN]
     if view.current:
@@ -198,6 +206,33 @@ def _so_far(reader: Reader, argument: _Argument) -> Iterator[str]:
         yield from _wrapped(action.sentence, "  ")
         if action.command:
             yield f"  {action.command}"
+
+
+def _looks(argument: _Argument) -> list[dict[str, Any]]:
+    """The looks of the current round, as the ledger has them."""
+    number = argument.view.row.round
+    return [dict(e.body) for e in argument.view.events if e.kind == "look" and e.body.get("round") == number]
+
+
+def _path_so_far(argument: _Argument) -> Iterator[str]:
+    """Where a sequential test stands that has not ended."""
+    from outerloop.climb import Sequential, sequential_bounds
+    from outerloop.climb.explain import draw_path
+    from outerloop.climb.findings import Look, TestFinding
+
+    told, plan = _looks(argument), argument.plan
+    if not told or plan is None or not isinstance(plan.climbed.rule, Sequential):
+        return
+    looks = tuple(
+        Look(int(look["pairs"]), float(look["llr"]), None, Decimal(look["mean_gain"]), Decimal(look["sd"]))
+        for look in told
+    )
+    test = "sequential-t" if plan.climbed.rule.test == "t" else "gsprt"
+    lower, upper = sequential_bounds(plan)
+    yield ""
+    yield f"The test after {looks[-1].pairs} pairs"
+    for line in draw_path(TestFinding(test, looks[-1].pairs, looks=looks, lower=lower, upper=upper), WIDTH - 2):  # type: ignore[arg-type]
+        yield f"  {line}"
 
 
 def _outcome(measure: MeasureView) -> str:
@@ -270,6 +305,32 @@ def _seconds(result: Any) -> str:
 # JSON
 
 
+def _prose(argument: _Argument) -> list[dict[str, Any]]:
+    """The argument as the text has it, section by section."""
+    from outerloop.climb import Verdict
+    from outerloop.climb.explain import sections
+
+    if argument.view.evidence is None or argument.plan is None:
+        return []
+    verdict = Verdict.from_json(argument.view.evidence)
+    told = sections(verdict, argument.plan, argument.readings, WIDTH)
+    return [{"title": title, "lines": [harmless(line) for line in lines]} for title, lines in told]
+
+
+def _error_rates(argument: _Argument) -> dict[str, Any] | None:
+    """The simulated rows that apply to the rule, and whether they are of that very rule."""
+    from outerloop.climb import Verdict
+    from outerloop.climb.error_table import nearest_rows
+
+    if argument.view.evidence is None:
+        return None
+    climbed = Verdict.from_json(argument.view.evidence).findings.climbed
+    if climbed is None:
+        return None
+    rows, same = nearest_rows(climbed.rule, climbed.gain_sd, climbed.floor.required)
+    return {"same_rule": same, "rows": [asdict(row) for row in rows]}
+
+
 def _json(argument: _Argument) -> dict[str, Any]:
     view, row = argument.view, argument.view.row
     plan = None
@@ -287,10 +348,14 @@ def _json(argument: _Argument) -> dict[str, Any]:
         "verdict": plain(view.evidence),
         "outcome": row.verdict,
         "sentence": row.sentence,
+        "argument": _prose(argument),
+        "error_rates": _error_rates(argument),
+        "looks": _looks(argument),
         "plan": plan,
         "readings": plain(argument.readings),
         "measures": plain(view.current),
         "missing": [measure.role for measure in view.current if measure.state not in _KNOWN],
         "notes": _notes(argument),
+        "decided_before": argument.decided_before,
         "problem": argument.missing,
     }

@@ -16,6 +16,7 @@ from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.explaining import explain
 from outerloop.cli.logs import logs
 from outerloop.cli.reading import NoRecord, reading
+from outerloop.cli.reuse_text import reuse_sentences
 from outerloop.cli.text import Columns, Hanging, folded, moment, one_line, plain
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from outerloop.cli.reading import Reader
     from outerloop.controller.health import Problem
-    from outerloop.controller.views import ChampionView, QueueView, RunFilter, RunPage, RunRow, TickView
+    from outerloop.controller.views import ChampionView, QueueView, ReuseView, RunFilter, RunPage, RunRow, TickView
 
 __all__ = ["champions", "explain", "logs", "show", "status"]
 
@@ -278,6 +279,7 @@ def champions(benchmark: str, target: str, limit: int, as_json: bool) -> None:
             from outerloop.controller import views
 
             found = views.champions(reader.record, benchmark, target=target, limit=limit)
+            reused = views.reuse(reader.record, benchmark, target=target)
             if benchmark and not found and not target:
                 _say_which(reader, benchmark)
     except NoRecord as nothing:
@@ -287,12 +289,13 @@ def champions(benchmark: str, target: str, limit: int, as_json: bool) -> None:
         click.echo(folded(nothing.message))
         return
     if as_json:
-        emit_json(plain(found))
+        by_line = {(r.target, r.benchmark, r.definition): r for r in reused}
+        emit_json([plain(c) | {"reuse": plain(by_line.get((c.target, c.benchmark, c.definition)))} for c in found])
         return
     if not found:
         click.echo("There is no champion yet. The first accepted climb against the default branch\nmakes one.")
         return
-    _print_champions(found)
+    _print_champions(found, {(r.target, r.benchmark, r.definition): r for r in reused})
 
 
 def _say_which(reader: Reader, benchmark: str) -> None:
@@ -309,7 +312,7 @@ def _say_which(reader: Reader, benchmark: str) -> None:
     raise CliError(f"no run was ever asked about the benchmark {benchmark}; {hint}", ExitCode.NOT_FOUND)
 
 
-def _print_champions(found: tuple[ChampionView, ...]) -> None:
+def _print_champions(found: tuple[ChampionView, ...], reused: dict[tuple[str, str, str], ReuseView]) -> None:
     out = console()
     lines: dict[tuple[str, str, str], list[ChampionView]] = {}
     for champion in found:
@@ -341,3 +344,7 @@ def _print_champions(found: tuple[ChampionView, ...]) -> None:
                 give="CANDIDATE",
             )
         )
+        reuse = reused.get((target, benchmark, definition))
+        if reuse is not None:
+            for sentence in reuse_sentences(reuse.decisions, fresh_seeds=reuse.fresh_seeds):
+                out.print(Hanging("", sentence))

@@ -83,6 +83,9 @@ def _values(state: Path | None, backend: str, deployment: str) -> tuple[dict[str
         folder = (
             Path(given).absolute() if given else Settings.model_fields["state"].get_default(call_default_factory=True)
         )
+    if (folder / ".git").exists():
+        # `git clone` into a home folder makes exactly the default state folder
+        raise CliError(f"{folder} is a git clone; name another folder for the state, such as --state {folder}-state")
     values["state"] = str(folder)
     if deployment:
         values["deployment"] = deployment

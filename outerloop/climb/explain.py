@@ -31,23 +31,31 @@ def render(verdict: Verdict, plan: ClimbPlan, readings: Mapping[str, Reading], w
     Reads the verdict only; the readings add where each number was measured, and may be partial or empty.
     """
     width = max(width, _NARROWEST)
+    told = [_section(title, lines, width) for title, lines in sections(verdict, plan, readings, width)]
+    return "\n\n".join([_wrap(verdict.sentence, width), *told])
+
+
+def sections(
+    verdict: Verdict, plan: ClimbPlan, readings: Mapping[str, Reading], width: int = 80
+) -> list[tuple[str, list[str]]]:
+    """The argument below the verdict's sentence: (title, lines), drawn for this width and otherwise not folded."""
     found = verdict.findings
-    parts = [_wrap(verdict.sentence, width), _section("Asked", _asked(verdict, plan), width)]
+    parts = [("Asked", _asked(verdict, plan))]
     if found.climbed is not None:
-        parts.append(_section("Measured", _measured(found.climbed, readings, width), width))
-        parts.append(_section("Decided", _decided(found.climbed, width), width))
+        parts.append(("Measured", _measured(found.climbed, readings, width)))
+        parts.append(("Decided", _decided(found.climbed, width)))
     for loss in found.losses:
         title = f"Sibling {loss.benchmark}" if loss.kind == "sibling" else f"Guard {loss.metric} ({loss.benchmark})"
-        parts.append(_section(title, _loss(loss, readings, width), width))
+        parts.append((title, _loss(loss, readings, width)))
     if found.failures:
-        parts.append(_section("Failed", _failures(found.failures, readings), width))
+        parts.append(("Failed", _failures(found.failures, readings)))
     if found.climbed is not None:
-        parts.append(_section("How often this rule is wrong", _error_rates(found.climbed), width))
+        parts.append(("How often this rule is wrong", _error_rates(found.climbed)))
     if found.notes:
-        parts.append(_section("Note", _bullets(found.notes), width))
+        parts.append(("Note", _bullets(found.notes)))
     if found.would_have_changed:
-        parts.append(_section("What would have changed it", _bullets(found.would_have_changed), width))
-    return "\n\n".join(parts)
+        parts.append(("What would have changed it", _bullets(found.would_have_changed)))
+    return parts
 
 
 def rule_phrase(rule: Rule) -> str:

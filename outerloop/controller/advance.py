@@ -6,6 +6,7 @@ making a run (submit.py). Killed at any instruction, the next call goes on from 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,7 +19,6 @@ from outerloop.climb import (
     Blocked,
     ClimbPlan,
     EvidenceError,
-    Failure,
     Look,
     NeedMore,
     Reading,
@@ -27,7 +27,6 @@ from outerloop.climb import (
     Waiting,
     next_step,
     plan_measures,
-    scope_verdict,
     sequential_bounds,
     superseded_verdict,
 )
@@ -51,8 +50,8 @@ from outerloop.controller.plan import (
     readings_of,
 )
 from outerloop.controller.request import ClimbRequest
-from outerloop.controller.scope import scope_problems
-from outerloop.dispatch.arrays import awaited_jobs
+from outerloop.controller.scope import verdict_on_scope
+from outerloop.dispatch.arrays import awaited_jobs, with_arrays
 from outerloop.dispatch.budget import Budget
 from outerloop.dispatch.settle import fold_attempts, live_attempts
 from outerloop.dispatch.submit import recover_intents, submit_ready
@@ -109,11 +108,10 @@ def advance(deployment: Deployment, run_id: str) -> Advanced:
             raise RuntimeError(f"run {run_id} did not come to rest in {MOST_STEPS} steps")
     except Fenced:
         return Advanced(run_id, "busy", "another process took it over")
-    except RecordUnavailable:
-        raise
     except Exception:
-        # This process lives on; nobody should have to wait until its lease has run out.
-        context.record.release_lease(lease)
+        # This process may live on; nobody should have to wait until its lease has run out.
+        with contextlib.suppress(RecordUnavailable):
+            context.record.release_lease(lease)
         raise
     context.record.release_lease(lease)
     return advanced
@@ -290,11 +288,7 @@ class _Climb:
         return self.mirror.changes(base_tree, self.request.candidate_tree)
 
     def _scope(self, contract: Contract, round_: Round) -> Verdict | None:
-        problems = scope_problems(self._changes(round_.base_tree), contract.scope)
-        if not problems:
-            return None
-        failures = [Failure(role=problem.path, code=problem.code, detail=problem.detail) for problem in problems]
-        return scope_verdict(self.request.benchmark, failures)
+        return verdict_on_scope(self.request.benchmark, self._changes(round_.base_tree), contract.scope)
 
     # -- jobs
 
@@ -386,11 +380,25 @@ class _Climb:
             self.lease,
             job_ids,
             begin_seconds=max(1.0, (due - now).total_seconds()) if all_final else None,
-            observation=None,
+            gone=with_arrays(self._gone(attempts), attempts),
         )
         if ring not in {"rings", "already rings", "off"}:
             self.notes.append(f"no wake job: {ring}; the tick goes on with this run")
         return self._done("waiting", reason)
+
+    def _gone(self, attempts: Sequence[Attempt]) -> set[str]:
+        """Awaited jobs that this process's listing should have shown and did not."""
+        observation = self.deployment.observation()
+        if not observation.complete:
+            return set()
+        return {
+            attempt.job_id
+            for attempt in attempts
+            if attempt.job_id is not None
+            and attempt.submitted_at is not None
+            and attempt.submitted_at < observation.started
+            and observation.listed(attempt.job_id) is None
+        }
 
     def _due(self, now: datetime, slots: Sequence[Slot], attempts: Sequence[Attempt]) -> datetime:
         """When to look again even if nothing rings: what is awaited decides."""

@@ -6,6 +6,7 @@ Covered: who is champion, and becoming the next one exactly once. Not covered: w
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -31,8 +32,12 @@ class Crown:
 
 
 def champion_number(root: StateRoot, key: str, seq: int) -> Crown | None:
-    """Champion number `seq` (from 1), None when there is none."""
-    body = read_json(root.champion(key, seq))
+    """Champion number `seq` (from 1), None when there is none. Raises OSError (EIO) for a file that is damaged."""
+    path = root.champion(key, seq)
+    body = read_json(path)
+    if body is None and path.exists():
+        # Taken for absent it would be a second champion of the same number.
+        raise OSError(errno.EIO, "cannot be read as a champion; restore it from a backup", str(path))
     return None if body is None else _read(seq, body)
 
 
@@ -64,4 +69,7 @@ def crown(root: StateRoot, key: str, candidate: Crown, facts: dict[str, Any]) ->
         **facts,
     }
     publish(root.champion(key, candidate.seq), body, name="champion.link")
-    return champion_number(root, key, candidate.seq) or candidate
+    holder = champion_number(root, key, candidate.seq)
+    if holder is None:
+        raise OSError(errno.EIO, "was published and is not there", str(root.champion(key, candidate.seq)))
+    return holder

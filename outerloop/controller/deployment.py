@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,14 @@ __all__ = ["Deployment", "account", "open_compute", "open_deployment"]
 
 
 def account() -> str:
-    """The Unix account whose jobs ours become; works where the password database does not know the uid."""
+    """The Unix account whose jobs ours become; works where the password database does not know the uid.
+
+    USER and LOGNAME come last: after sudo or su they may name somebody else, and runs of another owner are not seen.
+    """
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        pass
     try:
         return getpass.getuser()
     except (KeyError, OSError):

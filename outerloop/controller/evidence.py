@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
+
+from sqlalchemy import select
 
 from outerloop.climb import (
     ClimbPlan,
@@ -18,15 +21,19 @@ from outerloop.climb import (
     Verdict,
     next_step,
     plan_measures,
+    superseded_verdict,
 )
 from outerloop.contract import Contract
 from outerloop.controller.git import Mirror
 from outerloop.controller.ledger import Ledger, LedgerEvent, effective_cancel
 from outerloop.controller.plan import Planned, Round, climb_plan, planned_work, read_contract, reading_of_slot
 from outerloop.controller.request import ClimbRequest
+from outerloop.controller.scope import verdict_on_scope
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action
 from outerloop.dispatch.settle import decision_from_disk
+from outerloop.job.layout import RESULT
+from outerloop.record.models import Measure, Slot
 from outerloop.slots import Result, SlotDirectory
 from outerloop.slots.files import read_json
 
@@ -59,6 +66,9 @@ def read_run(context: Context, run_id: str) -> Disk:
     """Read a run from disk. Raises LookupError when there is no request, ValueError for one that is torn."""
     body = read_json(context.root.request(run_id))
     if body is None:
+        path = context.root.request(run_id)
+        if path.exists():
+            raise ValueError(f"{path} is torn: it is no JSON object")
         raise LookupError(f"there is no request on disk for run {run_id}")
     request = ClimbRequest.model_validate(body)
     events = Ledger(context.root, run_id).read()
@@ -151,39 +161,125 @@ class Verified:
 
 
 def verify(context: Context, run_id: str, recorded: Mapping[str, object] | None) -> Verified:
-    """Recompute a run's verdict from disk alone and compare it with the ledger and, if given, the record's evidence."""
+    """Recompute a run's verdict from disk alone and compare it with the ledger and, if given, the record's evidence.
+
+    Differences name the measure and the file that says something else. With `recorded` the record's copies of the
+    result files are compared too, so that a changed file is found even where it changes no number.
+    """
     disk = read_run(context, run_id)
     ledger = disk.verdict
     cancelled = effective_cancel(disk.events)
-    differences: list[str] = []
     if ledger is None:
-        if cancelled is not None:
-            return Verified(run_id, True, "cancelled", "cancelled", (), None)
-        return Verified(run_id, True, "no verdict yet", "no verdict yet", (), None)
-    if recorded is not None and dict(recorded) != ledger.to_json():
-        differences.append("the record's verdict is not the ledger's")
-    if ledger.reason == "scope" or not disk.rounds or disk.plan is None:
+        told = "cancelled" if cancelled is not None else "no verdict yet"
+        return Verified(run_id, True, told, told, (), None)
+    differences: list[str] = []
+    if recorded is not None:
+        if dict(recorded) != ledger.to_json():
+            differences.append("the record's verdict is not the ledger's")
+        differences += _changed_files(context, run_id)
+    if not disk.rounds or disk.plan is None or disk.contract is None:
         return Verified(run_id, not differences, ledger.sentence, ledger.sentence, tuple(differences), ledger)
+    round_ = disk.rounds[-1]
     readings = {
-        role: reading
-        for role, reading in disk.readings[disk.rounds[-1].number].items()
-        if role in set(ledger.findings.roles)
+        role: reading for role, reading in disk.readings[round_.number].items() if role in set(ledger.findings.roles)
     }
-    again: str
     verdict: Verdict | None = None
-    try:
-        step = next_step(disk.plan, readings)
-        if isinstance(step, Verdict):
-            verdict, again = step, step.sentence
-        elif isinstance(step, NeedMore):
-            again = f"not to be judged: no slots for {', '.join(m.role for m in step.measures)}"
-        else:
-            again = f"not to be judged: no value for {', '.join(step.roles)}"
-    except EvidenceError as error:
-        again = f"not to be judged: {error}"
-    if ledger.reason == "superseded":
-        if verdict is None or verdict.outcome != "accepted":
-            differences.append("superseded, but the slots no longer say accepted")
-    elif verdict is None or verdict.to_json() != ledger.to_json():
+    if ledger.reason == "scope":
+        mirror = Mirror(context.root.mirror(disk.request.target))
+        changes = mirror.changes(round_.base_tree, disk.request.candidate_tree)
+        verdict = verdict_on_scope(disk.request.benchmark, changes, disk.contract.scope)
+        again = verdict.sentence if verdict is not None else "the diff stays inside the scope"
+    else:
+        differences += _changed_values(context, disk, ledger, readings)
+        verdict, again = _judged_again(disk.plan, readings)
+        if ledger.reason == "superseded" and verdict is not None and verdict.outcome == "accepted":
+            verdict = superseded_verdict(verdict, round_.number + 1)
+            again = verdict.sentence
+    if verdict is None or verdict.to_json() != ledger.to_json():
         differences.append(f"the slots say: {again}")
     return Verified(run_id, not differences, ledger.sentence, again, tuple(differences), verdict)
+
+
+def _judged_again(plan: ClimbPlan, readings: Mapping[str, Reading]) -> tuple[Verdict | None, str]:
+    """The verdict that these readings lead to, or None, and a sentence."""
+    try:
+        step = next_step(plan, readings)
+    except EvidenceError as error:
+        return None, f"not to be judged: {error}"
+    if isinstance(step, Verdict):
+        return step, step.sentence
+    if isinstance(step, NeedMore):
+        return None, f"not to be judged: no slots for {', '.join(m.role for m in step.measures)}"
+    return None, f"not to be judged: no value for {', '.join(step.roles)}"
+
+
+def _values_of(verdict: Verdict) -> dict[tuple[str, str], Decimal]:
+    """(role, metric) -> the value that the verdict was reached with."""
+    found: dict[tuple[str, str], Decimal] = {}
+    climbed = verdict.findings.climbed
+    groups = [(climbed.metric, climbed.pairs)] if climbed is not None else []
+    groups += [(loss.metric, loss.pairs) for loss in verdict.findings.losses]
+    for metric, pairs in groups:
+        for pair in pairs:
+            found[pair.candidate_role, metric] = pair.candidate
+            if pair.base is not None:
+                found[pair.base_role, metric] = pair.base
+    if climbed is not None and climbed.baselines:
+        # cached base measurements come first among the roles, in the order of their values
+        roles = verdict.findings.roles[: len(climbed.baselines)]
+        found |= {(role, climbed.metric): value for role, value in zip(roles, climbed.baselines, strict=True)}
+    return found
+
+
+def _changed_values(context: Context, disk: Disk, ledger: Verdict, readings: Mapping[str, Reading]) -> list[str]:
+    """What the slots of the last round say that is not what the verdict was reached with, with the file."""
+    planned = {item.role: item for item in disk.planned[disk.rounds[-1].number]}
+    assert disk.contract is not None
+    told: dict[str, str] = {}
+
+    def where(role: str) -> str:
+        item = planned.get(role)
+        if item is None:
+            return "its slot is gone"
+        directory = context.slot(item.work.digest)
+        attempt = readings[role].facts.attempt if role in readings else 0
+        attempt = attempt or max(directory.attempt_numbers(), default=0)
+        return str(directory.attempt(attempt) / RESULT if attempt else directory.path)
+
+    for (role, metric), value in _values_of(ledger).items():
+        reading = readings.get(role)
+        if reading is None or reading.status != "value":
+            told.setdefault(role, f"{role}: no result that fits its claim in {where(role)}")
+            continue
+        benchmark = disk.contract.benchmark(planned[role].measure.benchmark)  # type: ignore[union-attr]
+        now = reading.value if metric == benchmark.metric else reading.guards.get(metric)
+        if now is None or now != value:
+            told.setdefault(role, f"{role}: {metric} was {value} and is now {now} in {where(role)}")
+    for failure in ledger.findings.failures:
+        reading = readings.get(failure.role)
+        if reading is None or reading.status == "pending":
+            told.setdefault(failure.role, f"{failure.role}: nothing to be read any more in {where(failure.role)}")
+    return list(told.values())
+
+
+def _changed_files(context: Context, run_id: str) -> list[str]:
+    """Result files that are not what the record copied when it accepted them."""
+    with context.record.reading() as session:
+        slots = session.scalars(
+            select(Slot)
+            .where(Slot.id.in_(select(Measure.slot_id).where(Measure.run_id == run_id)), Slot.state == "done")
+            .order_by(Slot.id)
+        ).all()
+    told = []
+    for slot in slots:
+        if slot.pinned_attempt is None or slot.result is None:
+            continue
+        directory = context.slot(slot.digest)
+        path = directory.attempt(slot.pinned_attempt) / RESULT
+        body = read_json(path)
+        if body is None:
+            told.append(f"{path} is gone or is no JSON any more")
+        elif body != slot.result:
+            keys = sorted(key for key in {*body, *slot.result} if body.get(key) != slot.result.get(key))
+            told.append(f"{path} was changed after it was accepted ({', '.join(keys)})")
+    return told

@@ -1,6 +1,7 @@
 """Who still wants a job: a run's end cancels only jobs that nobody else waits for.
 
-Covered: dropping a run's interest under the slots' row locks. Not covered: an operator's cancel (operate.py).
+Covered: dropping a run's interest under the slots' row locks, and the jobs that slipped through: adopted after their
+run had ended, or never reached by the scancel. Not covered: an operator's cancel (operate.py).
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 from sqlalchemy import delete, exists, select
 
 from outerloop.dispatch.context import Context
+from outerloop.dispatch.observe import Observation
 from outerloop.dispatch.settle import cancel_jobs
+from outerloop.dispatch.submit import NOBODY_WAITS, unwanted
 from outerloop.record.models import Attempt, Await, Measure, Run, Slot
 
-__all__ = ["drop_interest"]
+__all__ = ["cancel_unwanted", "drop_interest"]
 
 
 def drop_interest(context: Context, run_id: str, why: str) -> list[str]:
@@ -33,7 +36,7 @@ def drop_interest(context: Context, run_id: str, why: str) -> list[str]:
     with context.record.transaction("tx.operator") as session:
         session.execute(delete(Await).where(Await.run_id == run_id))
         mine = select(Measure.slot_id).where(Measure.run_id == run_id)
-        slots = session.scalars(select(Slot).where(Slot.id.in_(mine)).order_by(Slot.id).with_for_update()).all()
+        slots = session.scalars(select(Slot).where(Slot.id.in_(mine)).order_by(Slot.digest).with_for_update()).all()
         for slot in slots:
             wanted = session.scalar(
                 select(
@@ -60,3 +63,32 @@ def drop_interest(context: Context, run_id: str, why: str) -> list[str]:
     if refused is not None:
         return [f"{len(doomed)} jobs that nobody needs could not be cancelled: {refused.why}"]
     return [f"cancelled {len(doomed)} jobs that nobody needs"]
+
+
+def cancel_unwanted(context: Context, observation: Observation) -> list[str]:
+    """Cancel jobs that the queue still lists although every run that asked for them has ended.
+
+    A run's own end cancels its jobs; this is for the ones that it could not: submissions whose outcome was not known
+    yet, a process that died or a queue that was silent between the recorded reason and the scancel.
+    """
+    with context.record.reading() as session:
+        query = select(Attempt).where(
+            Attempt.realm_id == context.record.realm_id, Attempt.state == "submitted", unwanted(Attempt.slot_id)
+        )
+        found = session.scalars(query.order_by(Attempt.id)).all()
+    doomed: list[str] = []
+    for attempt in found:
+        row = observation.listed(attempt.job_id or "")
+        if row is None or row.state.final:
+            continue
+        with context.record.transaction("tx.operator") as session:
+            session.scalars(select(Slot.id).where(Slot.id == attempt.slot_id).with_for_update()).one()
+            again = session.scalar(query.where(Attempt.id == attempt.id))
+            if again is None or again.job_id is None:
+                continue
+            again.cancel_reason = again.cancel_reason or NOBODY_WAITS
+            doomed.append(again.job_id)
+    if not doomed:
+        return []
+    cancel_jobs(context, doomed)
+    return [f"cancelled {len(doomed)} jobs whose runs have ended"]

@@ -27,7 +27,11 @@ from outerloop.record.models import Champion, Event, Run
 from outerloop.slots import StateRoot
 from outerloop.slots.files import publish, read_json
 
-__all__ = ["Behind", "Ledger", "LedgerEvent", "crowned", "effective_cancel", "fold_events"]
+__all__ = ["Behind", "Ledger", "LedgerEvent", "TornEvent", "crowned", "effective_cancel", "fold_events"]
+
+
+class TornEvent(ValueError):
+    """An event file is there and cannot be read; it was published whole, so something damaged it since."""
 
 
 class Behind(Exception):
@@ -52,7 +56,7 @@ class Ledger:
     run_id: str
 
     def read(self, start: int = 0) -> list[LedgerEvent]:
-        """Events from `start` on, in order, up to the first number that is missing."""
+        """Events from `start` on, in order, up to the first number that is missing. Raises TornEvent."""
         events = []
         seq = start
         while (event := self._one(seq)) is not None:
@@ -61,10 +65,16 @@ class Ledger:
         return events
 
     def _one(self, seq: int) -> LedgerEvent | None:
-        body = read_json(self.root.event(self.run_id, seq))
+        path = self.root.event(self.run_id, seq)
+        body = read_json(path)
         if body is None:
+            if path.exists():
+                raise TornEvent(f"{path} cannot be read as an event; restore it from a backup")
             return None
-        at = datetime.fromisoformat(str(body.get("at")))
+        try:
+            at = datetime.fromisoformat(str(body.get("at")))
+        except ValueError:
+            raise TornEvent(f"{path} cannot be read as an event: its time is {body.get('at')!r}") from None
         return LedgerEvent(seq, str(body.get("kind")), dict(body.get("body") or {}), at)
 
     def append(self, seq: int, kind: str, body: dict[str, Any]) -> LedgerEvent:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
 from outerloop.controller.deployment import Deployment, account
 from outerloop.controller.interest import drop_interest
 from outerloop.controller.ledger import Behind, Ledger, crowned, effective_cancel, fold_events
-from outerloop.record.models import Measure, Run, Slot
+from outerloop.record.models import Attempt, Measure, Run, Slot
 from outerloop.record.store import Record
 
 __all__ = ["OperatorError", "Retried", "cancel", "find_run", "retry"]
@@ -127,27 +128,27 @@ def retry(deployment: Deployment, name: str) -> Retried:
         with record.reading() as session:
             slot_ids = list(
                 session.scalars(
-                    select(Slot.id)
-                    .join(Measure, Measure.slot_id == Slot.id)
-                    .where(Measure.run_id == run.id, Slot.state == "exhausted")
+                    select(Slot.id).join(Measure, Measure.slot_id == Slot.id).where(Measure.run_id == run.id)
                 )
             )
     retried = Retried()
     for slot_id in sorted(set(slot_ids)):
         with record.transaction("tx.operator") as session:
             slot = session.scalars(select(Slot).where(Slot.id == slot_id).with_for_update()).one()
+            # Also of a slot that is open already: a retry that died after reopening it awakened nobody.
+            run_ids.update(session.scalars(select(Measure.run_id).where(Measure.slot_id == slot_id)))
             if slot.state != "exhausted":
                 continue
             allowed = slot.attempts_counted + context.patience.max_attempts
             context.slot(slot.digest).grant_retry(
-                slot.grants + 1, {"allowed": allowed, "by": account(), "after": slot.reason}
+                slot.grants + 1,
+                {"allowed": allowed, "by": account(), "after": slot.reason, "attempt": _newest(session, slot_id)},
             )
             slot.grants += 1
             slot.attempts_allowed = allowed
             slot.state, slot.failure_class, slot.reason, slot.detail = "open", None, "", ""
             slot.next_try_at = slot.settled_at = None
             retried.slots.append(slot.digest)
-            run_ids.update(session.scalars(select(Measure.run_id).where(Measure.slot_id == slot_id)))
     for run_id in sorted(run_ids):
         with record.transaction("tx.operator") as session:
             changed = session.scalar(
@@ -161,3 +162,7 @@ def retry(deployment: Deployment, name: str) -> Retried:
     if not retried.slots and not retried.runs:
         raise OperatorError(f"{name}: nothing is blocked or exhausted")
     return retried
+
+
+def _newest(session: Session, slot_id: int) -> int:
+    return session.scalar(select(func.max(Attempt.n)).where(Attempt.slot_id == slot_id)) or 0

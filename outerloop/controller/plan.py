@@ -270,7 +270,8 @@ def commit_measures(
 
 
 def ensure_slot(session: Session, context: Context, realm: int, request: ClimbRequest, work: Work) -> Slot:
-    """The slot's row, made or reopened as the work asks: collected ones, and time-outs that now have more minutes."""
+    """The slot's row, made or reopened as the work asks: collected ones, ones whose directory was lost (a collection
+    that died before its commit, a disk), and time-outs that now have more minutes."""
     session.execute(
         insert(Slot)
         .values(
@@ -289,7 +290,15 @@ def ensure_slot(session: Session, context: Context, realm: int, request: ClimbRe
         select(Slot).where(Slot.realm_id == realm, Slot.digest == work.digest).with_for_update()
     ).one()
     longer = float(work.order["minutes"]) > float(slot.order["minutes"])
-    if slot.state == "collected" or (slot.state == "failed" and slot.reason == "TIMEOUT" and longer):
+    directory = context.slot(work.digest)
+    settled = slot.state in {"done", "failed", "exhausted"}
+    gone = slot.state == "collected" or (settled and not directory.attempt_numbers())
+    if gone:
+        # The folder may have been renamed away between the publication of the spec and this lock.
+        directory.write_spec(work.determinants.canonical(), work.facts)
+        slot.pinned_attempt = slot.pinned_restart = slot.result = None
+        slot.attempts_counted = 0
+    if gone or (slot.state == "failed" and slot.reason == "TIMEOUT" and longer):
         slot.state, slot.reason, slot.detail, slot.failure_class = "open", "", "", None
         slot.order = dict(work.order)
         slot.settled_at = slot.next_try_at = None

@@ -10,7 +10,7 @@ blocked run finds its block again when it is advanced.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -97,8 +97,9 @@ def _run_ids(context: Context) -> Iterator[str]:
         return
     # In the order in which they were asked, so that askings of one question keep their order.
     requests = {name: read_json(context.root.request(name)) for name in names}
+    # A folder without a request is a submission that died before it was durable; one that is torn is named.
     yield from sorted(
-        (name for name in names if requests[name] is not None),
+        (name for name in names if requests[name] is not None or context.root.request(name).exists()),
         key=lambda name: (str((requests[name] or {}).get("created_at")), name),
     )
 
@@ -190,17 +191,23 @@ def _attempts(context: Context, session: Session, slot: Slot, tasks: Tasks) -> i
     """Replay a slot's attempts in their order; the slot ends up as the live fold left it."""
     directory = context.slot(slot.digest)
     numbers = directory.attempt_numbers()
+    grants = directory.grants()
     for n in numbers:
+        # A grant came after the attempt that it names: what exhausted the slot later still stands.
+        while grants and int(grants[0].get("attempt") or 0) < n:
+            _grant(slot, grants.pop(0))
         _attempt(context, session, slot, directory, n, tasks.get((slot.digest, n)))
-    grants = directory.retries()
-    if grants:
-        grant = read_json(directory.path / "retries" / f"{grants:03d}.json") or {}
-        slot.grants = grants
-        slot.attempts_allowed = int(grant.get("allowed") or slot.attempts_allowed)
-        if slot.state == "exhausted" and slot.attempts_counted < slot.attempts_allowed:
-            slot.state, slot.failure_class, slot.reason, slot.detail, slot.settled_at = "open", None, "", "", None
+    for grant in grants:
+        _grant(slot, grant)
     session.flush()
     return len(numbers)
+
+
+def _grant(slot: Slot, grant: Mapping[str, Any]) -> None:
+    slot.grants += 1
+    slot.attempts_allowed = int(grant.get("allowed") or slot.attempts_allowed)
+    if slot.state == "exhausted":
+        slot.state, slot.failure_class, slot.reason, slot.detail, slot.settled_at = "open", None, "", "", None
 
 
 def _attempt(
@@ -244,7 +251,7 @@ def _attempt(
         if attempt.state == "submitted":
             attempt.submitted_at = attempt.intent_at
         return
-    result = directory.result(n)
+    result = directory.value() if decision.action is Action.SUPERSEDED else directory.result(n)
     if decision.action is Action.DONE and result is None:
         return
     at = datetime.fromisoformat(str((settled or {}).get("at")))

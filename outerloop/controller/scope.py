@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outerloop.climb import Failure, Verdict, scope_verdict
 from outerloop.contract import CONTRACT_FILE, Scope
 from outerloop.controller.git import Change
 
-__all__ = ["ScopeProblem", "scope_problems"]
+__all__ = ["ScopeProblem", "scope_problems", "verdict_on_scope"]
 
 _LINK, _GITLINK = "120000", "160000"
 
@@ -39,3 +40,12 @@ def scope_problems(changes: Sequence[Change], scope: Scope) -> list[ScopeProblem
         elif change.new_mode == _GITLINK:
             problems.append(ScopeProblem(change.path, "SUBMODULE", f"{verb} as a submodule"))
     return problems
+
+
+def verdict_on_scope(benchmark: str, changes: Sequence[Change], scope: Scope) -> Verdict | None:
+    """The verdict on a diff that leaves its scope; None for one that stays inside."""
+    problems = scope_problems(changes, scope)
+    if not problems:
+        return None
+    failures = [Failure(role=problem.path, code=problem.code, detail=problem.detail) for problem in problems]
+    return scope_verdict(benchmark, failures)

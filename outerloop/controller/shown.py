@@ -18,6 +18,7 @@ __all__ = [
     "MeasureView",
     "Overview",
     "QueueView",
+    "ReuseView",
     "RunFilter",
     "RunPage",
     "RunRow",
@@ -214,6 +215,24 @@ class ChampionView:
     submitter: str
     newest: bool
     """Whether it is the champion now, under its definition of the benchmark."""
+
+
+@dataclass(frozen=True)
+class ReuseView:
+    """How often one set of data has decided: verdicts on a benchmark since its definition or inputs last changed.
+
+    Seeds are drawn anew for every climb of a benchmark that takes one (`fresh_seeds`), data is not: who keeps what
+    looked best fits it a little more each time.
+    """
+
+    target: str
+    benchmark: str
+    definition: str
+    decisions: int
+    accepted: int
+    since: datetime
+    """The first of these verdicts."""
+    fresh_seeds: bool
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,21 @@ QOS and prologues, which only people know.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+import shutil
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from outerloop.compute.protocol import NoAnswer, SiteLimits
 from outerloop.compute.slurm import SlurmCli, find_tools
+from outerloop.compute.tools import clean_environment, run_tool
 from outerloop.compute.walltime import parse_walltime
 
-__all__ = ["lanes_of", "slurm_values"]
+__all__ = ["gpu_partitions", "lanes_of", "slurm_values"]
+
+_GPU = re.compile(r"(?:^|,)gpu(?::|$|,)")
+"""A GRES named gpu in sinfo's list, such as gpu:a100:4(S:0-1),shard:8."""
 
 
 def slurm_values(*, conf: str = "", query_timeout: float = 30.0) -> tuple[dict[str, Any], list[str]]:
@@ -48,21 +54,36 @@ def slurm_values(*, conf: str = "", query_timeout: float = 30.0) -> tuple[dict[s
         )
         values["lanes"] = {"default": {}}
         return values, remarks
-    values["lanes"] = lanes_of(answer)
+    values["lanes"] = lanes_of(answer, gpu_partitions(slurm.get("bin_dir", ""), slurm.get("conf", "")))
     if not values["lanes"]:
         remarks.append("Slurm shows no partition that is up: write [lanes.default] yourself")
         values["lanes"] = {"default": {}}
     return values, remarks
 
 
-def lanes_of(limits: SiteLimits) -> dict[str, dict[str, Any]]:
-    """`default` from the cluster's default partition (else the first that is up), `gpu` from the first with GPUs."""
+def gpu_partitions(bin_dir: str, conf: str, *, timeout: float = 30.0) -> set[str]:
+    """Partitions with nodes that have GPUs, by sinfo: `scontrol show partition` counts GPUs only where the site
+    accounts for them (AccountingStorageTRES). Empty when sinfo is missing or does not answer."""
+    sinfo = shutil.which("sinfo", path=bin_dir or None)
+    if sinfo is None:
+        return set()
+    environment = clean_environment(os.environ, {"SLURM_CONF": conf} if conf else {})
+    done = run_tool([str(Path(sinfo).absolute()), "-h", "-a", "-o", "%R|%G"], timeout=timeout, env=environment)
+    if not done.succeeded:
+        return set()
+    rows = (line.partition("|") for line in done.stdout.splitlines())
+    return {partition.strip() for partition, _, gres in rows if _GPU.search(gres)}
+
+
+def lanes_of(limits: SiteLimits, with_gpus: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """`default` from the cluster's default partition (else the first that is up), `gpu` from one with GPUs: the default
+    one if it has some, else the first. `with_gpus` adds to what the partitions' TRES say."""
     up = {name: facts for name, facts in limits.partitions.items() if facts.get("State", "UP") == "UP"}
     lanes: dict[str, dict[str, Any]] = {}
     standard = next((name for name, facts in up.items() if facts.get("Default") == "YES"), next(iter(up), None))
     if standard is not None:
         lanes["default"] = _lane(standard, up[standard])
-    gpus = [name for name, facts in up.items() if "gres/gpu" in facts.get("TRES", "")]
+    gpus = [name for name, facts in up.items() if name in with_gpus or "gres/gpu" in facts.get("TRES", "")]
     if gpus:
         chosen = standard if standard in gpus else gpus[0]
         assert chosen is not None

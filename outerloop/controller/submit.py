@@ -37,7 +37,17 @@ from outerloop.settings import Settings, choose_lane
 from outerloop.slots import StateRoot
 from outerloop.slots.files import publish, read_json
 
-__all__ = ["Prepared", "Refusal", "enqueue", "import_inbox", "leave_in_inbox", "prepare_climb"]
+__all__ = [
+    "Prepared",
+    "Refusal",
+    "enqueue",
+    "executions",
+    "import_inbox",
+    "leave_in_inbox",
+    "platform_name",
+    "prepare_climb",
+    "resolve_commit",
+]
 
 _STRENGTH = {"none": 0, "bwrap": 1, "apptainer": 2}
 
@@ -80,7 +90,7 @@ def prepare_climb(
     pinned = {candidate_commit, *([default] if default else [])}
     given = ""
     if base is not None:
-        given = _resolve(repo, mirror, base)
+        given = resolve_commit(repo, mirror, base)
         if not mirror.has(given):
             pinned.add(given)
     mirror.pin(repo, {f"commits/{commit}": commit for commit in pinned})
@@ -130,19 +140,40 @@ def prepare_climb(
         submitter=account(),
         repository=str(repo.top),
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        execution=_executions(settings, repo, (climbed, *contract.siblings(benchmark))),
-        platform=f"{machine.system()}-{machine.machine()}-python{sys.version_info[0]}.{sys.version_info[1]}",
+        execution=executions(settings, repo, (climbed, *contract.siblings(benchmark))),
+        platform=platform_name(),
         priority=priority,
         gpu_hours=None if contract.budgets.gpu_hours is None else float(contract.budgets.gpu_hours),
         runs_per_week=contract.budgets.runs_per_week,
     )
+    refuse_ladders((climbed, *siblings))
     problems = tuple(scope_problems(changes, contract.scope))
     if not changes:
         notes.append("candidate and base have the same tree")
     return Prepared(request, contract, tuple(s.name for s in siblings), problems, tuple(notes))
 
 
-def _resolve(repo: Repository, mirror: Mirror, revision: str) -> str:
+def platform_name() -> str:
+    """System, architecture and interpreter: what an environment is built for."""
+    return f"{machine.system()}-{machine.machine()}-python{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def refuse_ladders(benchmarks: Sequence[Benchmark]) -> None:
+    """Refuse rules that withhold values, since this deployment can't. Raises Refusal.
+
+    A ladder is worth something only where the person who climbs can't read the hidden set's losses. In a personal
+    deployment slots, logs and record belong to that very person, so nothing can be withheld.
+    """
+    withheld = [benchmark.name for benchmark in benchmarks if benchmark.parsed_rule().ladder]
+    if withheld:
+        raise Refusal(
+            f"{', '.join(withheld)}: rule.ladder = true withholds every value below the ladder's step, but this is a"
+            " personal deployment: its slots, logs and record belong to whoever climbs, so nothing can be withheld."
+            " Take ladder out of the rule; `outerloop champions` counts how often the same data has decided"
+        )
+
+
+def resolve_commit(repo: Repository, mirror: Mirror, revision: str) -> str:
     """A commit of the clone, or, for a champion that only the mirror keeps, its full id."""
     try:
         return repo.commit(revision)
@@ -159,7 +190,8 @@ def _default_commit(repo: Repository, mirror: Mirror) -> str:
     return commit
 
 
-def _executions(settings: Settings, repo: Repository, benchmarks: Sequence[Benchmark]) -> dict[str, Execution]:
+def executions(settings: Settings, repo: Repository, benchmarks: Sequence[Benchmark]) -> dict[str, Execution]:
+    """How and where each of these benchmarks runs, by name. Raises Refusal with every reason, LaneError."""
     problems: list[str] = []
     found: dict[str, Execution] = {}
     for benchmark in benchmarks:

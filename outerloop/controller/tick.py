@@ -14,6 +14,7 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -21,6 +22,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from outerloop.controller.advance import Advanced, advance
 from outerloop.controller.deployment import Deployment
+from outerloop.controller.interest import cancel_unwanted
 from outerloop.controller.submit import import_inbox
 from outerloop.dispatch.settle import fold_attempts, live_attempts
 from outerloop.dispatch.submit import recover_intents
@@ -108,22 +110,23 @@ def _fold(deployment: Deployment, report: TickReport) -> None:
     report.adopted = recovered.adopted
     report.notes += recovered.notes + folded.notes
     report.notes += [f"submitted again: {job}" for job in submitted.accepted]
-    rung = fold_wakes(context, observation) | _doorbells(deployment)
+    report.notes += cancel_unwanted(context, observation)
+    doorbells = _doorbells(deployment)
+    rung = fold_wakes(context, observation) | {marker.name for marker in doorbells}
     if rung:
         with context.record.transaction("tx.observe") as session:
             session.execute(update(Run).where(Run.id.in_(rung), Run.state == "waiting").values(due_at=func.now()))
+    # Taken down only now: a doorbell that rang twice costs a look, one that is lost costs a day.
+    for marker in doorbells:
+        marker.unlink(missing_ok=True)
 
 
-def _doorbells(deployment: Deployment) -> set[str]:
-    """Runs whose wake could not reach the record and left a marker."""
-    folder = deployment.root.path / "doorbells"
+def _doorbells(deployment: Deployment) -> list[Path]:
+    """Markers left by wakes that could not reach the record; each is named like its run."""
     try:
-        names = [entry.name for entry in os.scandir(folder)]
+        return sorted((deployment.root.path / "doorbells").iterdir())
     except FileNotFoundError:
-        return set()
-    for name in names:
-        (folder / name).unlink(missing_ok=True)
-    return set(names)
+        return []
 
 
 def _due(deployment: Deployment) -> list[str]:

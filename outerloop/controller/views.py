@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, Text, and_, cast, func, literal, or_, select, true
+from sqlalchemy import Select, Text, and_, cast, exists, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
+from sqlalchemy.orm import aliased
 
 from outerloop.controller.shown import (
     AttemptView,
@@ -22,6 +23,7 @@ from outerloop.controller.shown import (
     MeasureView,
     Overview,
     QueueView,
+    ReuseView,
     RunFilter,
     RunPage,
     RunRow,
@@ -41,6 +43,7 @@ __all__ = [
     "MeasureView",
     "Overview",
     "QueueView",
+    "ReuseView",
     "RunFilter",
     "RunPage",
     "RunRow",
@@ -53,6 +56,8 @@ __all__ = [
     "one_run",
     "overview",
     "queue",
+    "reuse",
+    "reuse_before",
     "runs",
 ]
 
@@ -206,7 +211,12 @@ def one_run(record: Record, run_id: str) -> RunView | None:
         row=_row(found),
         request=found.Run.request,
         evidence=found.Run.evidence,
-        measures=tuple(_measure(measure, slot, attempts.get(slot.id, ())) for measure, slot in rows),
+        measures=tuple(
+            sorted(
+                (_measure(measure, slot, attempts.get(slot.id, ())) for measure, slot in rows),
+                key=lambda m: (m.round, m.kind != "environment", m.benchmark != found.Run.benchmark, m.pair, m.side),
+            )
+        ),
         events=tuple(EventView(event.seq, event.kind, event.at, event.body) for event in events),
         wakes=tuple(
             WakeView(w.number, w.state, w.job_id, w.job_name, tuple(w.awaited), w.reason, w.created_at) for w in wakes
@@ -291,6 +301,65 @@ def champions(record: Record, benchmark: str = "", *, target: str = "", limit: i
         )
         for c, is_newest, submitter in found
     )
+
+
+_DECIDED = ("accepted", "rejected")
+"""Verdicts that weighed the candidate's numbers."""
+
+
+def _data(run: Any) -> Any:
+    """What a run was measured on besides its tree: its frozen inputs as text, equal for equal content."""
+    inputs = func.jsonb_extract_path(run.request, "execution", run.benchmark, "inputs")
+    return func.coalesce(cast(inputs, Text), "[]")
+
+
+def reuse(record: Record, benchmark: str = "", *, target: str = "") -> tuple[ReuseView, ...]:
+    """For each benchmark and definition: how often the data that decided last has decided."""
+    seeded = exists().where(Measure.run_id == Run.id, Measure.side == "candidate", Measure.seed > 0)
+    line = (Run.target, Run.benchmark, Run.definition)
+    conditions = [Run.realm_id == _realm(record), Run.kind == "climb", Run.verdict.in_(_DECIDED)]
+    if benchmark:
+        conditions.append(Run.benchmark == benchmark)
+    if target:
+        conditions.append(Run.target.icontains(target, autoescape=True))
+    accepted = func.count().filter(Run.verdict == "accepted")
+    query = (
+        select(*line, func.count(), accepted, func.min(Run.ended_at), func.bool_or(seeded))
+        .where(*conditions)
+        .group_by(*line, _data(Run))
+        .order_by(*line, func.max(Run.ended_at).desc())
+    )
+    with record.reading() as session:
+        found = [ReuseView(*row) for row in session.execute(query)]
+    newest: dict[tuple[str, str, str], ReuseView] = {}
+    for view in found:
+        newest.setdefault((view.target, view.benchmark, view.definition), view)
+    return tuple(newest.values())
+
+
+def reuse_before(record: Record, run_id: str) -> int:
+    """How many verdicts on the same benchmark and data there were before this run's, or are there while it is open."""
+    other = aliased(Run)
+    query = (
+        select(func.count())
+        .select_from(Run)
+        .join(
+            other,
+            and_(
+                other.realm_id == Run.realm_id,
+                other.id != Run.id,
+                other.target == Run.target,
+                other.benchmark == Run.benchmark,
+                other.definition == Run.definition,
+                other.verdict.in_(_DECIDED),
+                _data(other) == _data(Run),
+                or_(Run.ended_at.is_(None), other.ended_at < Run.ended_at),
+            ),
+        )
+        .where(Run.id == run_id)
+    )
+    with record.reading() as session:
+        return session.scalar(query) or 0
 
 
 def benchmarks(record: Record) -> list[str]:

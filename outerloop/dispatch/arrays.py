@@ -29,6 +29,7 @@ from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEv
 from outerloop.dispatch.observe import Observation
 from outerloop.dispatch.settle import Folded, apply_decision, make_due
 from outerloop.dispatch.submission import (
+    NOBODY_WAITS,
     REFUSED_LATER_SECONDS,
     Submission,
     SubmitReport,
@@ -36,6 +37,7 @@ from outerloop.dispatch.submission import (
     attempt_order,
     refuse,
     request,
+    unwanted,
 )
 from outerloop.effects import effect
 from outerloop.job.script import array_script
@@ -51,6 +53,7 @@ __all__ = [
     "lane_is_full",
     "largest_array",
     "recover_array",
+    "with_arrays",
     "withdraw",
 ]
 
@@ -291,7 +294,7 @@ def _locked(session: Session, array: int) -> tuple[dict[int, Slot], Array, list[
     mine = select(Attempt.slot_id).where(Attempt.array_id == array, Attempt.state == "intent")
     slots = {
         slot.id: slot
-        for slot in session.scalars(select(Slot).where(Slot.id.in_(mine)).order_by(Slot.id).with_for_update())
+        for slot in session.scalars(select(Slot).where(Slot.id.in_(mine)).order_by(Slot.digest).with_for_update())
     }
     row = session.scalars(select(Array).where(Array.id == array).with_for_update()).one()
     attempts = session.scalars(
@@ -338,7 +341,7 @@ def withdraw(context: Context, batches: Sequence[Submission | ArraySubmission], 
         mine = select(Attempt.slot_id).where(Attempt.id.in_(tokens))
         slots = {
             slot.id: slot
-            for slot in session.scalars(select(Slot).where(Slot.id.in_(mine)).order_by(Slot.id).with_for_update())
+            for slot in session.scalars(select(Slot).where(Slot.id.in_(mine)).order_by(Slot.digest).with_for_update())
         }
         now = session.scalar(select(func.clock_timestamp()))
         assert now is not None
@@ -454,10 +457,15 @@ def _again(
         if slot.state != "open":
             decision = Decision(Action.SUPERSEDED, "SUPERSEDED", "no longer needed")
             apply_decision(context, session, slot, attempt, decision)
+    needed = set(session.scalars(select(Slot.id).where(Slot.id.in_(slots), ~unwanted(Slot.id))))
     wanted = [attempt for attempt in attempts if attempt.state == "intent"]
-    if not wanted:
-        row.state, row.reason = "dropped", "SUPERSEDED"
+    if not needed & {attempt.slot_id for attempt in wanted}:
+        for attempt in wanted:
+            decision = Decision(Action.CANCELLED, "CANCELLED", NOBODY_WAITS)
+            apply_decision(context, session, slots[attempt.slot_id], attempt, decision)
+        row.state, row.reason = "dropped", "UNWANTED"
         return None
+    # It goes out whole: tasks that nobody waits for are cancelled once they have an id.
     row.intent_at = now
     for attempt in wanted:
         attempt.intent_at = now
@@ -501,3 +509,9 @@ def awaited_jobs(session: Session, attempts: Sequence[Attempt], slot_ids: Sequen
         job_id = str(attempt.job_id)
         found.add(array_id(job_id) if array_id(job_id) == whole.get(attempt.array_id) else job_id)
     return sorted(found)
+
+
+def with_arrays(gone: set[str], attempts: Iterable[Attempt]) -> set[str]:
+    """Ids that the queue lists no more, with those of arrays of which it lists none of these attempts."""
+    tasks = [attempt.job_id for attempt in attempts if attempt.job_id is not None and attempt.array_id is not None]
+    return gone | ({array_id(job_id) for job_id in tasks} - {array_id(i) for i in tasks if i not in gone})

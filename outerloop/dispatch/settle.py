@@ -189,8 +189,11 @@ def apply_decision(
             "exclude_node": decision.exclude_node,
         },
     )
+    if decision.action is Action.SUPERSEDED:
+        # A record that is older than the disk: the slot has its value, and no further attempt could replace it.
+        result = directory.value()
     settle_row(attempt, decision, now)
-    _settle_budget(attempt, result)
+    _settle_budget(attempt, None if decision.action is Action.SUPERSEDED else result)
     change_slot(context, slot, attempt, decision, now=now, node=node or attempt.node, result=result)
 
 
@@ -218,12 +221,15 @@ def change_slot(
     if slot.state == "done":
         return
     match decision.action:
-        case Action.DONE:
+        case Action.SUPERSEDED if result is None:
+            pass
+        case Action.DONE | Action.SUPERSEDED:
             assert result is not None, "only a result makes a value"
             slot.state = "done"
-            slot.pinned_attempt, slot.pinned_restart = attempt.n, result.restart
+            slot.pinned_attempt, slot.pinned_restart = result.attempt, result.restart
             slot.result = dict(result.body)
-            slot.reason, slot.detail = decision.reason, decision.detail
+            noted = decision if decision.action is Action.DONE else Decision(Action.DONE)
+            slot.reason, slot.detail = noted.reason, noted.detail
             slot.failure_class, slot.settled_at, slot.next_try_at = None, now, None
         case Action.FAILED:
             slot.state = "failed"
@@ -250,7 +256,7 @@ def change_slot(
         case Action.CONTINUE | Action.CANCELLED:
             slot.reason, slot.detail = decision.reason, decision.detail
             slot.next_try_at = now
-        case Action.SUPERSEDED | Action.NOTHING | Action.ALIVE | Action.WAIT:
+        case Action.NOTHING | Action.ALIVE | Action.WAIT:
             pass
 
 
@@ -304,7 +310,7 @@ def decision_from_disk(body: dict[str, Any]) -> Decision | None:
 
 def _pinned_elsewhere(directory: SlotDirectory, n: int) -> bool:
     pin = directory.pinned()
-    return pin is not None and pin.attempt != n
+    return pin is not None and pin.attempt != n and directory.result(pin.attempt) is not None
 
 
 def _facts(result: Result | None, kind: str) -> ResultFacts | None:

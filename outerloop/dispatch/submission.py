@@ -15,16 +15,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, and_, exists
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused
 from outerloop.dispatch.budget import BudgetExceeded
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision
 from outerloop.dispatch.settle import apply_decision, newest_checkpoint
-from outerloop.record.models import Attempt, Slot
+from outerloop.record.models import Attempt, Measure, Run, Slot
 
 __all__ = [
+    "NOBODY_WAITS",
     "REFUSED_LATER_SECONDS",
     "Submission",
     "SubmitReport",
@@ -33,8 +35,11 @@ __all__ = [
     "lane_of",
     "refuse",
     "request",
+    "unwanted",
     "walltime_minutes",
 ]
+
+NOBODY_WAITS = "every run that asked for it has ended"
 
 REFUSED_LATER_SECONDS = 60
 """How soon a submission that met a full queue is tried again; no attempt is spent on it."""
@@ -149,3 +154,11 @@ def lane_of(order: Mapping[str, Any]) -> Lane:
     fields = dict(order.get("lane") or {"name": "default"})
     fields["extra"] = tuple(fields.get("extra") or ())
     return Lane(**fields)
+
+
+def unwanted(slot_id: int | InstrumentedAttribute[int]) -> ColumnElement[bool]:
+    """Whether runs asked for a slot and every one of them has ended. A slot that no run ever asked for (a noise
+    study's) is not unwanted."""
+    asked = exists().where(Measure.slot_id == slot_id)
+    open_run = exists().where(Measure.slot_id == slot_id, Run.id == Measure.run_id, Run.state != "ended")
+    return and_(asked, ~open_run)

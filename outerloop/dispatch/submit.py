@@ -30,6 +30,7 @@ from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEv
 from outerloop.dispatch.observe import Observation
 from outerloop.dispatch.settle import Folded, apply_decision, ask_about, make_due
 from outerloop.dispatch.submission import (
+    NOBODY_WAITS,
     REFUSED_LATER_SECONDS,
     Submission,
     SubmitReport,
@@ -37,6 +38,7 @@ from outerloop.dispatch.submission import (
     attempt_order,
     refuse,
     request,
+    unwanted,
     walltime_minutes,
 )
 from outerloop.effects import effect
@@ -44,7 +46,15 @@ from outerloop.job.script import job_script
 from outerloop.record.models import Attempt, Slot
 from outerloop.record.store import LeaseHandle
 
-__all__ = ["Submission", "SubmitReport", "recover_intents", "submit_ready", "walltime_minutes"]
+__all__ = [
+    "NOBODY_WAITS",
+    "Submission",
+    "SubmitReport",
+    "recover_intents",
+    "submit_ready",
+    "unwanted",
+    "walltime_minutes",
+]
 
 
 def submit_ready(
@@ -106,7 +116,7 @@ def _intend(
     now = session.scalar(select(func.clock_timestamp()))
     assert now is not None
     # One order of locking for everybody, so that two runs that share slots cannot deadlock.
-    slots = session.scalars(select(Slot).where(Slot.id.in_(slot_ids)).order_by(Slot.id).with_for_update()).all()
+    slots = session.scalars(select(Slot).where(Slot.id.in_(slot_ids)).order_by(Slot.digest).with_for_update()).all()
     numbers: dict[int, int] = {}
     busy = set()
     for known in session.execute(
@@ -274,6 +284,11 @@ def _recover_one(context: Context, observation: Observation, attempt_id: int, fo
                 if slot.state != "open":
                     apply_decision(
                         context, session, slot, attempt, Decision(Action.SUPERSEDED, "SUPERSEDED", "no longer needed")
+                    )
+                    return None
+                if session.scalar(select(unwanted(slot.id))):
+                    apply_decision(
+                        context, session, slot, attempt, Decision(Action.CANCELLED, "CANCELLED", NOBODY_WAITS)
                     )
                     return None
                 attempt.intent_at = now

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,13 +50,17 @@ def ring_later(
     job_ids: Sequence[str],
     *,
     begin_seconds: float | None = None,
-    observation: Observation | None = None,
+    gone: Collection[str] = (),
 ) -> str:
     """Submit the doorbell of a parked run. Returns one word for people: what was done or why nothing was.
 
     `begin_seconds`: nothing is left to depend on (the awaited jobs have ended and only their files are late, or the
     next attempt waits for its back-off), so the wake comes after so long instead; otherwise a lagging file system
     would make a storm of wakes.
+
+    `gone`: ids that the queue does not list any more. Where such ids are refused as dependencies (Slurm releases
+    differ) the others are awaited alone, and when none is left the wake comes after the grace. A wake without either
+    would ring at once, and its run would park again for the same jobs.
     """
     if policy.mode == "never":
         return "off"
@@ -81,10 +85,9 @@ def ring_later(
     script = _script(context, lease.run_id, number)
     outcome = _submit(context, policy, name, script, awaited, begin_seconds)
     if isinstance(outcome, Refused) and outcome.reason == "Dependency" and begin_seconds is None:
-        # Purged ids are refused by newer Slurm: drop what the queue no longer knows; with none left, wake now.
-        known = [i for i in awaited if observation is None or observation.listed(i) is not None]
-        known = known if known != awaited else []
-        outcome = _submit(context, policy, name, script, known, None)
+        known = [job_id for job_id in awaited if job_id not in gone]
+        if known != awaited:
+            outcome = _submit(context, policy, name, script, known, None if known else context.patience.grace)
     with context.record.transaction("tx.wake") as session:
         row = session.get(Wake, wake_id)
         if row is None:

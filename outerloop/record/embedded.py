@@ -20,9 +20,11 @@ data/ and run/. Where that account can't reach the folder (a home folder that on
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,8 @@ def _start(folder: Path, *, bin_dir: Path | str | None, adopt_host: bool) -> str
         place = place_of(folder, written)
     else:
         place = new_place(folder)
+        if place.home != folder and place.data.exists() and not (folder / "password").exists():
+            _set_aside(place)
         if place.data.exists():  # a starter was killed between making the data and writing server.json
             place = place_of(folder, {"home": str(place.home)})
     binaries = runnable(place, choose(place, bin_dir))
@@ -219,6 +223,17 @@ def _start(folder: Path, *, bin_dir: Path | str | None, adopt_host: bool) -> str
         raise _failed(place, offset, "ended right after its start")
     _create_database(place)
     return _url(place)
+
+
+def _set_aside(place: Place) -> None:
+    """Data of a state folder that was removed, while its data lay elsewhere: kept, but not taken for the new one's.
+
+    The password is written before the data, so data without one never belongs to the folder that asks.
+    """
+    pid = postmaster(place)
+    if pid is not None:
+        _shut_down(pid, START_SECONDS)
+    place.data.rename(place.home / f"orphan-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(2)}")
 
 
 def _shut_down(pid: int, timeout_seconds: float) -> None:

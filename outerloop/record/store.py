@@ -225,10 +225,13 @@ class Record:
         except (OperationalError, InterfaceError) as error:
             raise RecordUnavailable(_first_line(error)) from error
         try:
-            got = connection.execute(
-                text("select pg_try_advisory_lock(:k, :r)"), {"k": ADVISORY_TICK, "r": realm}
-            ).scalar_one()
-            connection.commit()
+            try:
+                got = connection.execute(
+                    text("select pg_try_advisory_lock(:k, :r)"), {"k": ADVISORY_TICK, "r": realm}
+                ).scalar_one()
+                connection.commit()
+            except (OperationalError, InterfaceError) as error:
+                raise RecordUnavailable(_first_line(error)) from error
             yield bool(got)
         finally:
             try:

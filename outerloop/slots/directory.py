@@ -157,9 +157,19 @@ class SlotDirectory:
         return read_json(path) or stamped
 
     def pin(self, pin: Pin) -> Pin:
-        """Make `pin` the slot's value unless one is pinned already; returns the one that counts."""
-        made = publish(self.path / layout.ACCEPTED, {"attempt": pin.attempt, "restart": pin.restart}, name="slot.pin")
-        return pin if made else (self.pinned() or pin)
+        """Make `pin` the slot's value unless one is pinned already; returns the one that counts.
+
+        A pin that cannot be read, or whose result cannot, binds nobody and is replaced: else no attempt could ever
+        become the slot's value. Only called under the slot's row lock.
+        """
+        body = {"attempt": pin.attempt, "restart": pin.restart}
+        if publish(self.path / layout.ACCEPTED, body, name="slot.pin"):
+            return pin
+        holder = self.pinned()
+        if holder is not None and self.result(holder.attempt) is not None:
+            return holder
+        replace(self.path / layout.ACCEPTED, body, name="slot.pin")
+        return pin
 
     def grant_retry(self, number: int, body: Mapping[str, Any]) -> bool:
         """Publish the operator's `number`-th grant of more attempts."""
@@ -189,6 +199,10 @@ class SlotDirectory:
             return sum(1 for entry in (self.path / "retries").iterdir() if entry.name.endswith(".json"))
         except OSError:
             return 0
+
+    def grants(self) -> list[dict[str, Any]]:
+        """The operator's grants in their order; `allowed` attempts in all, `attempt`: the newest one at that time."""
+        return [read_json(self.path / "retries" / f"{n:03d}.json") or {} for n in range(1, self.retries() + 1)]
 
     def submitted(self, n: int) -> dict[str, Any] | None:
         return read_json(self.attempt(n) / layout.SUBMITTED)

@@ -72,6 +72,10 @@ class FileCluster:
             return Refused("QOSMaxWallDurationPerJobLimit", When.NEVER, "too long")
         if mode == "lost-before":
             return Unknown("timed out")
+        if mode == "strict" and any(
+            all(body.get("purged") for i, body in self.jobs().items() if _is_of(i, a)) for a in job.after
+        ):
+            return Refused("Dependency", When.LATER, "Job dependency problem")
         job_id = self._new_id()
         for task in [None] if count is None else range(count):
             self._write(
@@ -145,6 +149,17 @@ class FileCluster:
         path = self.folder / f"mode-{call}"
         return path.read_text() if path.exists() else ""
 
+    def vanish(self, job_id: str) -> None:
+        """The job leaves the queue and was never in the accounts."""
+        self.change(job_id, purged=True, forgotten=True)
+
+    def copy(self, job_id: str) -> str:
+        """Queue the same job once more, as a second submission of it would."""
+        body = self.jobs()[job_id]
+        new = self._new_id()
+        self._write(new, {**body, "state": "pending", "submitted": time.time()})
+        return new
+
     def startable(self) -> list[str]:
         """Pending jobs whose dependencies have ended, in the order of their ids."""
         jobs = self.jobs()
@@ -152,6 +167,7 @@ class FileCluster:
             i
             for i, body in jobs.items()
             if body["state"] == "pending"
+            and not body.get("purged")
             and all(JobState(jobs[j]["state"]).final for a in body["after"] for j in jobs if _is_of(j, a))
         ]
 

@@ -357,7 +357,7 @@ class World:
         moments = {
             "arrays": ("created_at", "intent_at"),
             "attempts": ("intent_at", "submitted_at", "unknown_at", "absent_at", "observed_at", "settled_at"),
-            "runs": ("due_at",),
+            "runs": ("due_at", "ended_at"),
             "slots": ("next_try_at", "settled_at", "created_at"),
             "wakes": ("created_at",),
             "leases": ("expires_at",),

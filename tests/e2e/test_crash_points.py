@@ -25,6 +25,7 @@ OTHERWHERE = {
     "array.script": "test_crash_points_arrays.py",
     "array.place": "test_crash_points_arrays.py",
     "array.submitted": "test_crash_points_arrays.py",
+    "noise.study": "test_evidence_noise.py: a study that is killed goes on",
     "run.marker": "test_cli_wake.py: a wake that cannot reach the record",
     "slot.retry": "test_faults.py: retry",
     "compute.cancel": "test_faults.py: cancel",

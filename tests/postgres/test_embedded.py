@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -553,3 +554,34 @@ def test_delete_refuses_a_folder_that_is_not_its_own(folder: Path, tmp_path: Pat
         embedded.remove(folder)
     assert (precious / "data").exists()
     path.write_text(good)
+
+
+def test_a_machine_without_shared_memory_for_everybody_gets_a_server_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, empty_folder: Path
+) -> None:
+    """A chroot or container may have a /dev/shm that only root can write (found by `make demo` in a chroot)."""
+    closed = tmp_path / "shm"
+    closed.mkdir(mode=0o755)
+    monkeypatch.setattr(launch, "_SHARED_MEMORY", closed)
+    url = embedded.ensure_running(empty_folder)
+    assert ask(url, "show dynamic_shared_memory_type") == "mmap"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's data lies away from its folder")
+def test_a_state_folder_that_was_removed_and_made_anew_starts_with_a_record_of_its_own() -> None:
+    """`rm -rf` of a state folder below /root leaves the data away from it; the old data is kept aside."""
+    top = Path(tempfile.mkdtemp(prefix="ol-closed-", dir="/tmp"))  # mode 0700: the server's account cannot enter
+    folder = top / "db"
+    try:
+        old = embedded.ensure_running(folder)
+        with psycopg.connect(plain(old), autocommit=True) as connection:
+            connection.execute("create table mine (id int)")
+        home = Path(embedded.status(folder).data).parent
+        assert not home.is_relative_to(folder)
+        shutil.rmtree(folder)
+        new = embedded.ensure_running(folder)
+        assert ask(new, "select to_regclass('mine')") is None
+        assert [entry for entry in home.iterdir() if entry.name.startswith("orphan-")]
+    finally:
+        embedded.remove(folder)
+        shutil.rmtree(top, ignore_errors=True)

@@ -189,6 +189,27 @@ def test_the_history_of_champions_knows_the_newest_of_each_definition(world: Wor
     assert [c.seq for c in views.champions(world.record, "tsp", limit=1)] == [1]
 
 
+def test_measures_stand_in_the_order_that_people_read(world: World) -> None:
+    """Whatever order they were made in: rounds, environments, the climbed benchmark before siblings, base first."""
+    world.run("c-1")
+    world.measure("c-1", "sib-k-cand", benchmark="k")
+    world.measure("c-1", "sib-k-base", benchmark="k")
+    world.measure("c-1", "candidate-1", pair=1)
+    world.measure("c-1", "candidate")
+    world.measure("c-1", "baseline")
+    world.measure("c-1", "env-base", slot={"kind": "environment"}, benchmark="")
+    view = views.one_run(world.record, "c-1")
+    assert view is not None
+    assert [measure.role for measure in view.measures] == [
+        "env-base",
+        "baseline",
+        "candidate",
+        "candidate-1",
+        "sib-k-base",
+        "sib-k-cand",
+    ]
+
+
 def test_a_value_is_exact_and_of_done_slots_only(world: World) -> None:
     world.run("c-1")
     world.value("c-1", "candidate", "0.10000000000000000000001")
@@ -196,7 +217,7 @@ def test_a_value_is_exact_and_of_done_slots_only(world: World) -> None:
     world.measure("c-1", "baseline", slot=failed)
     view = views.one_run(world.record, "c-1")
     assert view is not None
-    assert [None if m.value is None else str(m.value) for m in view.measures] == ["0.10000000000000000000001", None]
+    assert [None if m.value is None else str(m.value) for m in view.measures] == [None, "0.10000000000000000000001"]
 
 
 def test_everything_can_be_seen_with_select_alone(world: World) -> None:

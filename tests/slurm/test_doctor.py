@@ -60,8 +60,10 @@ def test_what_init_reads_of_a_cluster_passes_doctor_with_a_job(config: Path, clu
     assert written["slurm"]["conf"] == str(cluster.slurm_conf)
     partitions = cluster.run("sinfo", "-h", "-o", "%R").split()
     assert written["lanes"]["default"]["partition"] in partitions
+    assert written["lanes"]["gpu"]["partition"] in partitions, "two of the nodes have GPUs"
     code, found = _doctor("--job-seconds", "60")
     assert code == 0, found
+    assert "shows no GPUs" not in found["lane gpu"][0][1]
     assert found["job"][0][0] == "OK"
     assert "read and wrote the state folder" in found["job"][0][1]
     assert found["accounting"][0][0] == "OK"

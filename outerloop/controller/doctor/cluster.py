@@ -15,6 +15,7 @@ from outerloop.compute.walltime import parse_walltime
 from outerloop.controller.deployment import open_compute
 from outerloop.controller.doctor.finding import FAIL, OK, TOOL_SECONDS, WARN, Finding, Site
 from outerloop.controller.doctor.probe import BWRAP_PROBE
+from outerloop.controller.site import gpu_partitions
 
 __all__ = ["backend", "isolation", "lanes"]
 
@@ -150,12 +151,19 @@ def _lane(site: Site, name: str, label: str, partition: str, facts: Mapping[str,
             f"{partition} grants at most {most:g} minutes, which the lane does not say",
             f"set lanes.{name}.max_minutes = {most:g}: longer work is then refused when it is submitted",
         )
-    if name == "gpu" and lane.gpu_flag != "none" and "gres/gpu" not in facts.get("TRES", "gres/gpu"):
+    if name == "gpu" and lane.gpu_flag != "none" and not _has_gpus(site, partition, facts):
         return Finding(
             label, WARN, f"partition {partition} shows no GPUs (TRES {facts['TRES']})", f"set lanes.{name}.partition"
         )
     limit = "no limit" if most is None else f"at most {most:g} minutes"
     return Finding(label, OK, f"partition {partition}, {limit}")
+
+
+def _has_gpus(site: Site, partition: str, facts: Mapping[str, str]) -> bool:
+    if "gres/gpu" in facts.get("TRES", ""):
+        return True
+    slurm = site.settings.slurm
+    return partition in gpu_partitions(str(slurm.bin_dir or ""), str(slurm.conf or ""))
 
 
 def isolation(site: Site) -> Iterator[Finding]:

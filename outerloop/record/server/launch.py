@@ -21,6 +21,8 @@ from outerloop.record.server.place import PORT, Place, account_name, data_versio
 __all__ = ["FAST_VARIABLE", "ROLE", "START_SECONDS", "choose", "initialise", "launch", "prepare", "runnable"]
 
 ROLE = "outerloop"
+_SHARED_MEMORY = Path("/dev/shm")
+
 FAST_VARIABLE = "OUTERLOOP_TEST_PG_FAST"
 """Set to 1 in tests: no fsync."""
 START_SECONDS = 120.0
@@ -102,6 +104,14 @@ def _fast() -> bool:
     return os.environ.get(FAST_VARIABLE) == "1"
 
 
+def _shared_memory_is_open() -> bool:
+    """Whether every account may make POSIX segments, which live in /dev/shm on Linux."""
+    try:
+        return bool(_SHARED_MEMORY.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
+
+
 def initialise(place: Place, binaries: Binaries, password: str) -> None:
     for leftover in place.home.glob(".data.*"):  # of starters that were killed
         shutil.rmtree(leftover, ignore_errors=True)
@@ -168,6 +178,9 @@ def prepare(place: Place) -> None:
         "log_checkpoints": "off",
         "lc_messages": "C",
     }
+    if not _shared_memory_is_open():
+        # a container or chroot without the usual tmpfs: segments become files in the data folder
+        settings["dynamic_shared_memory_type"] = "mmap"
     if _fast():
         # enough for tests: a killed server still loses nothing, only a crash of the machine would
         settings |= {"fsync": "off", "full_page_writes": "off"}

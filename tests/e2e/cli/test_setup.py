@@ -96,6 +96,14 @@ def test_init_refuses_what_the_settings_would(fresh: World, outerloop: Outerloop
     assert not _config(tmp_path).exists()
 
 
+def test_init_puts_no_state_into_a_clone(fresh: World, outerloop: Outerloop, tmp_path: Path) -> None:
+    clone = tmp_path / "outerloop"
+    (clone / ".git").mkdir(parents=True)
+    printed = outerloop("init", "--backend", "local", "--state", str(clone), code=2).output
+    assert f"{clone} is a git clone" in printed and f"--state {clone}-state" in printed
+    assert not _config(tmp_path).exists()
+
+
 def test_init_insists_on_slurm_only_where_there_is_one(fresh: World, outerloop: Outerloop, tmp_path: Path) -> None:
     assert "not in PATH" in outerloop("init", "--backend", "slurm", code=2).output
     assert "there is no Slurm" in outerloop("init", "--state", str(tmp_path / "s")).output
@@ -111,6 +119,29 @@ def test_init_makes_lanes_of_the_partitions(fake: FakeSlurm, outerloop: Outerloo
         "default": {"partition": "cpu", "max_minutes": 2880.0},
         "gpu": {"partition": "a100", "max_minutes": 1440.0},
     }
+
+
+@pytest.mark.parametrize(
+    ("gres", "has"),
+    [
+        ("gpu:4", True),
+        ("gpu:a100:8(S:0-1)", True),
+        ("shard:8,gpu:2", True),
+        ("gpu", True),
+        ("(null)", False),
+        ("fpgpu:4", False),
+        ("gpumem:80G", False),
+    ],
+)
+def test_gpus_are_found_where_the_site_does_not_account_for_them(tmp_path: Path, gres: str, has: bool) -> None:
+    from outerloop.controller.site import gpu_partitions
+
+    fake = FakeSlurm(tmp_path, tools=("sinfo",))
+    fake.rule("sinfo", argv="-h -a -o %R", stdout=f"cpu|(null)\nbig|{gres}\n")
+    assert gpu_partitions(str(fake.bin), "") == ({"big"} if has else set())
+    fake.clear()
+    fake.rule("sinfo", rc=1)
+    assert gpu_partitions(str(fake.bin), "") == set()
 
 
 def test_init_goes_on_when_slurm_does_not_answer(fake: FakeSlurm, outerloop: Outerloop, tmp_path: Path) -> None:

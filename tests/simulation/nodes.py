@@ -1,0 +1,106 @@
+"""What job scripts do on the simulated nodes: the claim of the real job, a made-up measurement, a real result file.
+
+Covered: claiming and confirming with the job's own code, results that the controllers see late (NFS), jobs that fail
+before they claim, in setup, or by the candidate's own exit code. Not covered: checkout, sandbox, the command itself
+(tests/unit/job has them).
+
+The nodes write into a folder of their own, the server's truth; the controllers' view of a file follows when the lag
+has passed. A claim is never seen after its result: one listing of the folder shows both.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+from outerloop.compute.simulated import Execution, Outcome, Simulated
+from outerloop.job import claim, files, layout
+from outerloop.job.report import Report, Stopped
+from outerloop.slots.files import read_json
+from tests.simulation.target import Behaviour
+
+MEASURE_SECONDS = 100.0
+WAKE_SECONDS = 2.0
+
+
+class Nodes:
+    """The `work` of the simulated cluster."""
+
+    def __init__(self, staging: Path, behaviours: dict[str, Behaviour]) -> None:
+        self.staging = staging
+        self.behaviours = behaviours
+        self.cluster: Simulated | None = None
+        self.lag = 0.0
+        self.mishaps: list[str] = []
+        """What befalls the next measuring jobs, one each: "early" (dies before it claims), "setup", "oom"."""
+        self.rung: list[tuple[str, int]] = []
+        """Wakes that ran: (run, number)."""
+        self.executed: Counter[tuple[str, int]] = Counter()
+
+    def __call__(self, run: Execution) -> Outcome:
+        if "-wake-" in run.spec.name:
+            words = run.spec.script.read_text().split()
+            self.rung.append((words[words.index("wake") + 1], int(words[-1])))
+            return Outcome(WAKE_SECONDS)
+        slot = run.spec.script.parent.parent.parent
+        attempt = int(run.spec.script.parent.name)
+        mishap = self.mishaps.pop(0) if self.mishaps else ""
+        if mishap == "early":
+            return Outcome(0.5, lambda ended: 1)
+        folder = self.staging / f"{slot.name}-{attempt}"
+        folder.mkdir(exist_ok=True)
+        me = claim.Identity(run.job_id, run.restart, run.node, run.node)
+        try:
+            claim.claim(str(folder), slot.name, attempt, me, os.environ, False)
+        except claim.Refusal as refused:
+            code = refused.code
+            return Outcome(0.5, lambda ended: code)
+        self.executed[(slot.name, attempt)] += 1
+        self._show(folder / layout.CLAIM, slot, attempt, 0.0)
+
+        def finish(ended: float) -> int:
+            try:
+                claim.confirm(str(folder), slot.name, attempt, me, os.environ)
+            except claim.Refusal as refused:
+                return refused.code
+            report = Report(str(slot), slot.name, attempt, me, {})
+            code = self._measured(report, slot, attempt, mishap)
+            files.replace(str(folder / layout.RESULT), files.encode(report.body))
+            self._show(folder / layout.RESULT, slot, attempt, self.lag)
+            return code
+
+        return Outcome(MEASURE_SECONDS, finish, out_of_memory=mishap == "oom")
+
+    def _measured(self, report: Report, slot: Path, attempt: int, mishap: str) -> int:
+        """Fill the report; returns the script's exit code."""
+        spec = read_json(slot / layout.SPEC)
+        assert spec is not None, "a job started before its spec was published"
+        behaviour = self.behaviours[spec["determinants"]["tree"]]
+        if mishap == "setup":
+            report.failed(Stopped("setup", "SCRATCH_FULL", "no space left on device"))
+            return 1
+        if behaviour.exit_code:
+            name = f"EXIT_{behaviour.exit_code}"
+            report.failed(Stopped("command", name, "the command failed", exit_code=behaviour.exit_code))
+            return 1
+        metric = spec["determinants"]["metric"]
+        # Each attempt measures a little else: which one was pinned can be told from the value.
+        value = behaviour.size if metric == "bytes" else behaviour.cost + attempt / 1000
+        report.body.update(outcome="ok", metric={"name": metric, "text": str(value)}, exit_code=0)
+        return 0
+
+    def _show(self, source: Path, slot: Path, attempt: int, lag: float) -> None:
+        assert self.cluster is not None
+        target = slot / layout.ATTEMPTS / str(attempt) / source.name
+
+        def appear() -> None:
+            if target.parent.is_dir() and source.exists():
+                shutil.copy(source, target.with_suffix(".new"))
+                target.with_suffix(".new").replace(target)
+
+        if lag:
+            self.cluster.at(self.cluster.now + lag, appear)
+        else:
+            appear()

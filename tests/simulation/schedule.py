@@ -1,0 +1,217 @@
+"""One random schedule: what happens in which order is drawn from a seed, and nothing else is random.
+
+Covered: drawing, playing, and the two endings (everything ends without help or says why; with an operator's retries
+it ends as it would have without faults).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from outerloop.compute.protocol import JobState
+from tests.simulation.nodes import MEASURE_SECONDS
+from tests.simulation.target import CANDIDATES
+from tests.simulation.world import World
+
+PAUSES = (1.0, 7.0, 31.0, 67.0, MEASURE_SECONDS + 5, 131.0, 311.0, 701.0)
+"""Around every patience of the dispatcher: grace 60, gone 120, intent 180, lease and preemption 300 seconds."""
+LAGS = (0.0, 3.0, 40.0, 250.0)
+SETTLING_RETRIES = 4
+
+Verdicts = dict[str, tuple[str | None, str | None]]
+
+
+def play(world: World, seed: int, calm: Verdicts) -> None:
+    """One schedule from `seed`. Raises AssertionError with the seed, the steps and what was found."""
+    try:
+        _Schedule(world, seed).play(calm)
+    except Exception as error:
+        raise AssertionError(
+            f"seed {seed}: {type(error).__name__}: {error}\n"
+            f"replay: python -m tests.nightly --seed {seed}\n{world.describe()}"
+        ) from error
+
+
+class _Schedule:
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.random = rng = random.Random(f"schedule {seed}")
+        self.seed = seed
+        self.site: dict[str, Any] = {
+            "accounting": rng.random() < 0.7,
+            "accounting_lag": rng.choice((0.1, 20.0)),
+            "min_job_age": rng.choice((300.0, 20.0)),
+            "preempt_mode": rng.choice(("REQUEUE", "CANCEL")),
+            "unknown_dependency": rng.choice(("satisfied", "satisfied", "refused")),
+            "max_submit_jobs": rng.choice((None, None, 3)),
+        }
+        self.candidates = rng.sample(list(CANDIDATES), rng.randint(1, 2))
+        self.steps = rng.randint(6, 16)
+
+    def play(self, calm: Verdicts) -> None:
+        world, rng = self.world, self.random
+        world.begin(self.seed, **self.site)
+        world.log.append(f"site {self.site}")
+        world.submit(self.candidates[0], **self._fate())
+        moves = self._moves()
+        names, weights = [m for m, _w in moves], [w for _m, w in moves]
+        for _ in range(self.steps):
+            world.pass_time(1.0)
+            commands = world.commands
+            rng.choices(names, weights)[0]()
+            if world.commands > commands:
+                world.check_always()
+        world.log.append("healed")
+        world.heal()
+        for candidate in self.candidates:
+            # Whoever was not told that the request is taken asks again.
+            world.submit(candidate)
+        world.settle()
+        world.check_always()
+        world.check_blocked()
+        for _ in range(SETTLING_RETRIES):
+            blocked = [name for name, run in world.runs().items() if run.state == "blocked"]
+            if not blocked:
+                break
+            for candidate in blocked:
+                world.retry(candidate)
+            world.settle()
+        world.check_at_rest(calm)
+
+    def _moves(self) -> list[tuple[Callable[[], None], int]]:
+        return [
+            (self._time, 30),
+            (self._tick, 22),
+            (self._wake, 16),
+            (self._submit, 8),
+            (self._resume, 6),
+            (self._job_fault, 10),
+            (self._node_fault, 4),
+            (self._outage, 6),
+            (self._reply, 6),
+            (self._lag, 4),
+            (self._mishap, 5),
+            (self._cancel, 2),
+            (self._retry, 3),
+        ]
+
+    def _fate(self) -> dict[str, Any]:
+        rng = self.random
+        fate: dict[str, Any] = {}
+        if rng.random() < 0.30:
+            fate["crash_at"] = rng.randint(1, 70)
+            fate["dies_here"] = rng.random() < 0.5
+        if rng.random() < 0.12:
+            fate["pause_at"] = rng.randint(1, 50)
+        return fate
+
+    # -- moves
+
+    def _time(self) -> None:
+        seconds = self.random.choice(PAUSES)
+        self.world.log.append(f"{seconds:g} s pass")
+        self.world.pass_time(seconds)
+
+    def _tick(self) -> None:
+        self.world.tick(**self._fate())
+
+    def _wake(self) -> None:
+        rung = self.world.nodes.rung
+        if not rung:
+            return self._tick()
+        run_id, number = rung.pop(self.random.randrange(len(rung)))
+        if self.random.random() < 0.15:
+            self.world.log.append(f"wake {run_id} {number} dies before it begins")
+            return None
+        self.world.wake(run_id, number, **self._fate())
+        return None
+
+    def _submit(self) -> None:
+        self.world.submit(self.random.choice(self.candidates), **self._fate())
+
+    def _resume(self) -> None:
+        if self.world.parked:
+            self.world.resume(self.random.randrange(len(self.world.parked)))
+
+    def _cancel(self) -> None:
+        known = list(self.world.runs())
+        if known:
+            self.world.cancel(self.random.choice(known), **self._fate())
+
+    def _retry(self) -> None:
+        blocked = [name for name, run in self.world.runs().items() if run.state == "blocked"]
+        if blocked:
+            self.world.retry(self.random.choice(blocked), **self._fate())
+
+    def _job_fault(self) -> None:
+        world, rng = self.world, self.random
+        pending, running = world.measuring(JobState.PENDING), world.measuring(JobState.RUNNING)
+        kinds: list[tuple[str, list[str], Callable[[str], None]]] = [
+            ("preempt", running, world.cluster.preempt),
+            ("requeue", running, world.cluster.requeue),
+            ("kill", running, world.cluster.kill),
+            ("hold", pending, world.cluster.hold),
+            ("lose", pending + running, world.cluster.lose),
+            ("cancelled by the system", pending + running, lambda job: world.cluster.cancel_by(job, "0")),
+            ("cancelled by a user", pending + running, lambda job: world.cluster.cancel_by(job, "4711")),
+        ]
+        possible = [kind for kind in kinds if kind[1]]
+        if possible:
+            name, jobs, act = rng.choice(possible)
+            job = rng.choice(jobs)
+            world.log.append(f"{name}: job {job}")
+            act(job)
+
+    def _node_fault(self) -> None:
+        world, rng = self.world, self.random
+        name, free = rng.choice(list(world.cluster.scheduler.free.items()))
+        if free.up:
+            zombies = rng.random() < 0.6
+            world.log.append(f"{name} fails, zombies {zombies}")
+            world.cluster.fail_node(name, zombies=zombies)
+        else:
+            world.log.append(f"{name} returns")
+            world.cluster.restore_node(name)
+
+    def _outage(self) -> None:
+        faults, rng = self.world.faults, self.random
+        if faults.controller_down or faults.accounting_down or faults.cancels_lost:
+            self.world.log.append("outages end")
+            self.world.cluster.resume_controller()
+            faults.accounting_down = faults.cancels_lost = False
+            return
+        kind = rng.choice(("down", "stopped", "accounting", "cancels"))
+        self.world.log.append(f"outage: {kind}")
+        faults.controller_down = kind in {"down", "stopped"}
+        faults.stopped = kind == "stopped"
+        faults.accounting_down = kind == "accounting"
+        faults.cancels_lost = kind == "cancels"
+
+    def _reply(self) -> None:
+        reply = self.random.choice(("lost-before", "lost-after", "lost-after", "full", "refused", "down"))
+        self.world.log.append(f"next submission: {reply}")
+        self.world.faults.replies.append(reply)
+
+    def _lag(self) -> None:
+        self.world.nodes.lag = self.random.choice(LAGS)
+        self.world.log.append(f"results are seen {self.world.nodes.lag:g} s late")
+
+    def _mishap(self) -> None:
+        mishap = self.random.choice(("early", "setup", "oom"))
+        self.world.log.append(f"next job: {mishap}")
+        self.world.nodes.mishaps.append(mishap)
+
+
+def calm_verdicts(world: World) -> Verdicts:
+    """What becomes of each candidate when nothing goes wrong, by ticks alone."""
+    found: Verdicts = {}
+    for candidate in CANDIDATES:
+        world.begin(0)
+        world.submit(candidate)
+        world.settle()
+        run = world.runs()[candidate]
+        assert run.state == "ended", world.describe()
+        found[candidate] = (run.verdict, run.verdict_reason)
+    return found

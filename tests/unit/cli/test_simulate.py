@@ -1,0 +1,84 @@
+"""Attacked: figures that do not follow from the load, limits that are named although they do not bind, odd input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from outerloop.cli.simulate import simulate
+
+SITE = ("--nodes", "10", "--node-cpus", "4")
+
+
+@pytest.fixture(autouse=True)
+def personal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'state = "{tmp_path / "state"}"\nbackend = "local"\n')
+    monkeypatch.setenv("OUTERLOOP_CONFIG", str(config))
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(simulate, [*SITE, *words], catch_exceptions=False)
+
+
+def answer(*words: str) -> dict[str, object]:
+    done = run(*words, "--json")
+    assert done.exit_code == 0, done.output
+    return dict(json.loads(done.output))
+
+
+def test_the_nodes_bind_where_the_work_exceeds_them_and_the_time_is_the_works() -> None:
+    found = answer("--climbs", "400", "--measures", "2", "--minutes", "10", "--spread", "0")
+    forecast = found["forecast"]
+    assert isinstance(forecast, dict)
+    assert found["binds"] == "nodes"
+    # 800 jobs of 10 minutes on 40 CPUs are 200 minutes, and a tick at most later.
+    assert 200 * 60 <= forecast["seconds"] <= 200 * 60 + 600
+    assert forecast["core_hours"] == pytest.approx(800 / 6)
+    assert forecast["most_running"] == 40
+    assert forecast["jobs"] == 800
+
+
+@pytest.mark.parametrize(("option", "binds"), [("--submit-cap", "submit_cap"), ("--throttle", "throttle")])
+def test_a_site_limit_far_below_the_nodes_binds(option: str, binds: str) -> None:
+    found = answer("--climbs", "100", option, "10")
+    assert found["binds"] == binds
+    forecast = found["forecast"]
+    assert isinstance(forecast, dict)
+    assert forecast["most_running"] <= 10
+
+
+def test_wakes_bind_where_ticks_are_rare() -> None:
+    found = answer("--climbs", "10", "--minutes", "1", "--wake-cap", "6", "--cadence-seconds", "86400")
+    lifted = {item["name"]: item for item in found["lifted"]}  # type: ignore[attr-defined]
+    assert found["binds"] == "cadence"
+    assert answer("--climbs", "10", "--minutes", "1", "--wake-cap", "10", "--cadence-seconds", "86400")["binds"] == (
+        "wake_cap"
+    )
+    assert lifted["nodes"]["saved"] == 0
+
+
+def test_failures_are_tried_again_and_counted() -> None:
+    forecast = answer("--climbs", "100", "--failure-rate", "0.3")["forecast"]
+    assert isinstance(forecast, dict)
+    assert forecast["jobs"] > 230
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
+    assert answer("--seed", "7") == answer("--seed", "7")
+    assert answer("--seed", "7")["forecast"] != answer("--seed", "8")["forecast"]
+
+
+def test_the_text_fits_eighty_columns_and_says_what_binds() -> None:
+    done = run("--climbs", "300", "--submit-cap", "20")
+    assert max(len(line) for line in done.output.splitlines()) <= 80
+    assert "What binds: submit cap." in done.output
+
+
+def test_what_can_never_run_is_refused_by_name() -> None:
+    done = run("--cpus", "64")
+    assert done.exit_code == 3
+    assert "fits no node of 4 CPUs" in done.output

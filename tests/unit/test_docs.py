@@ -1,0 +1,257 @@
+"""Pages that have drifted from the code: dead links, commands that do not exist, tables that are not the code's.
+
+What the pages' commands print is tests/e2e/test_tutorial.py's affair; docs/reference/cli.md has a test of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from pydantic import BaseModel
+
+from outerloop.climb.rule import _KEYS as RULE_KEYS
+from outerloop.contract import Benchmark, Budgets, EnvironmentSpec, GuardSpec, InputSpec, RegressionSpec, Scope
+from outerloop.dispatch import evidence
+from outerloop.effects import EFFECTS
+from outerloop.slots.identity import Determinants
+from tests.e2e.documents import console_blocks
+
+TOP = Path(__file__).resolve().parents[2]
+DOCS = TOP / "docs"
+PAGES = sorted([TOP / "README.md", TOP / "CHANGELOG.md", *DOCS.glob("*.md"), *DOCS.glob("*/*.md")])
+EXPLANATION = DOCS / "explanation"
+CONTRACT_PAGE = DOCS / "how-to" / "write-a-contract.md"
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_OUR_MACHINES = re.compile(r"/work\b|/tmp/(?!ol-)|/root\b|/home/(?!ada\b)\w+|/mnt/|\bvm\b(?= job)")
+
+
+def named(page: Path) -> str:
+    return page.relative_to(TOP).as_posix()
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=named)
+
+
+def prose(page: Path) -> str:
+    return _FENCED.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a page's headings have, as GitHub and mkdocs make them."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_every_relative_link_resolves(page: Path) -> None:
+    for target in _LINK.findall(prose(page)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = target.partition("#")
+        there = (page.parent / name).resolve() if name else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+@every_page
+def test_no_page_names_our_machines(page: Path) -> None:
+    found = _OUR_MACHINES.search(page.read_text(encoding="utf-8"))
+    assert found is None, found
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Every `outerloop …` of a page's console blocks and of its inline code, as words."""
+    text = page.read_text(encoding="utf-8")
+    for block in console_blocks(text):
+        for command in block.commands:
+            words = shlex.split(command.text, comments=True)
+            if words[:1] == ["outerloop"]:
+                yield words[1:]
+    for code in re.findall(r"`outerloop ([^`\n]+)`", prose(page)):
+        yield shlex.split(code)
+
+
+@every_page
+def test_every_command_and_option_exists(page: Path) -> None:
+    from outerloop.cli import app
+
+    for words in commands(page):
+        where: click.Command = app
+        context = click.Context(app, info_name="outerloop")
+        rest = list(words)
+        while isinstance(where, click.Group) and rest:
+            inner = where.get_command(context, rest[0])
+            if inner is None and words[0] == "plan":  # its own first word is a request unless it is a subcommand
+                inner = where.get_command(context, "request")
+                assert inner is not None
+                where = inner
+                break
+            if rest[0].startswith("-"):
+                break
+            assert inner is not None, f"outerloop {' '.join(words)}: there is no {rest[0]}"
+            where, rest = inner, rest[1:]
+        known = {name for parameter in where.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        known |= {"-h", "--help"}
+        for word in rest[: rest.index("--")] if "--" in rest else rest:
+            option = word.partition("=")[0]
+            if option.startswith("-") and len(option) > 1:
+                assert option in known, f"outerloop {' '.join(words)}: there is no option {option}"
+
+
+def test_the_checks_of_commands_would_find_something(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ outerloop submit climb x --allowed y\nout\n```\n`outerloop nosuch`\n")
+    assert list(commands(page)) == [["submit", "climb", "x", "--allowed", "y"], ["nosuch"]]
+    with pytest.raises(AssertionError, match="--allowed"):
+        test_every_command_and_option_exists(page)
+
+
+# ------------------------------------------------------------------------------------------ tables and code
+
+
+def rows(page: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its head."""
+    text = page.read_text(encoding="utf-8")
+    _, found, below = text.partition(f"\n{heading}\n")
+    assert found, f"{page.name} has no {heading}"
+    table: list[list[str]] = []
+    for line in below.splitlines():
+        if line.startswith("|"):
+            table.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))])
+        elif table:
+            break
+    return table[2:]
+
+
+def codes(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def decisions_of_the_code() -> set[tuple[str, str]]:
+    """(action, reason) of every `Decision(…)` in the module; `*` for a reason that is not written there."""
+    module = ast.parse(Path(evidence.__file__).read_text(encoding="utf-8"))
+    found = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Decision":
+            action = node.args[0]
+            assert isinstance(action, ast.Attribute)
+            reason = node.args[1] if len(node.args) > 1 else ast.Constant("")
+            found.add((action.attr, str(reason.value) if isinstance(reason, ast.Constant) else "*"))
+    return found
+
+
+def test_the_evidence_table_is_the_codes() -> None:
+    page = EXPLANATION / "evidence.md"
+    shown = set()
+    for _evidence, action, reason in rows(page, "## The table"):
+        [name] = codes(action)
+        shown.add((name, "*" if "its own" in reason else "".join(codes(reason))))
+    assert shown == decisions_of_the_code()
+    acted = {name for row in rows(page, "## What an action does") for name in codes(row[0])}
+    assert acted == {action.name for action in evidence.Action}
+    intents = {name for row in rows(page, "## Submissions whose outcome nobody knows") for name in codes(row[1])}
+    assert intents == {action.name for action in evidence.IntentAction}
+
+
+@pytest.mark.parametrize(
+    ("lead", "reasons"),
+    [("Never the candidate's:", evidence.INFRASTRUCTURE_REASONS), ("Never clears:", evidence.NEVER_REASONS)],
+)
+def test_the_lists_of_reasons_are_the_codes(lead: str, reasons: frozenset[str]) -> None:
+    text = (EXPLANATION / "evidence.md").read_text(encoding="utf-8")
+    assert set(codes(text.partition(f"\n{lead}")[2].partition("\n\n")[0])) == reasons
+
+
+def test_the_determinants_are_the_codes() -> None:
+    shown = [name for row in rows(EXPLANATION / "identity.md", "## Determinants") for name in codes(row[0])]
+    assert sorted(shown) == sorted(["schema", *(item.name for item in fields(Determinants))])
+
+
+def test_every_effect_has_its_argument() -> None:
+    shown = [name for row in rows(EXPLANATION / "park-and-resume.md", "## Point by point") for name in codes(row[0])]
+    assert sorted(shown) == sorted(EFFECTS)
+
+
+def spelled(value: Any) -> str:
+    """A default as TOML, or empty for none."""
+    if value is None or value in ("", (), {}) or isinstance(value, BaseModel):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+def contract_rows(model: type[BaseModel]) -> list[list[str]]:
+    """What the page says of each key: name, default, and the field's own description."""
+    return [
+        [
+            f"`{name}`",
+            "required" if field.is_required() else spelled(field.get_default(call_default_factory=True)),
+            (field.description or "").replace("|", "\\|"),
+        ]
+        for name, field in model.model_fields.items()
+    ]
+
+
+CONTRACT_TABLES: dict[str, type[BaseModel]] = {
+    "### Keys of a benchmark": Benchmark,
+    "### `regression`": RegressionSpec,
+    "### `guards`": GuardSpec,
+    "### `inputs`": InputSpec,
+    "## `[environment]`": EnvironmentSpec,
+    "## `[scope]`": Scope,
+    "## `[budgets]`": Budgets,
+}
+
+
+@pytest.mark.parametrize("heading", CONTRACT_TABLES)
+def test_the_contracts_keys_are_the_codes(heading: str) -> None:
+    assert rows(CONTRACT_PAGE, heading) == contract_rows(CONTRACT_TABLES[heading])
+
+
+def test_the_rules_keys_are_the_codes() -> None:
+    shown = {codes(row[0])[0]: set(codes(row[1])) for row in rows(CONTRACT_PAGE, "### `rule`")}
+    assert shown == {kind: set(keys) for kind, keys in RULE_KEYS.items()}
+
+
+def test_the_contract_of_the_page_is_one() -> None:
+    from outerloop.contract import parse_contract
+
+    example = re.search(r"```toml title=\"\.outerloop\.toml\"\n(.*?)```", CONTRACT_PAGE.read_text(), re.DOTALL)
+    assert example is not None
+    assert parse_contract(example[1], "page").benchmarks
+
+
+def test_the_exit_codes_of_the_readme_are_the_codes() -> None:
+    from outerloop.cli.errors import ExitCode
+
+    shown = [int(row[0]) for row in rows(TOP / "README.md", "## Exit codes")]
+    assert shown == [int(code) for code in ExitCode]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (TOP / "mkdocs.yml").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^ +- .*?([\w./-]+\.md)$", navigation, re.MULTILINE))
+    there = {page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)}
+    assert shown == there
+
+
+def test_the_error_rates_of_the_page_are_the_shipped_ones() -> None:
+    spec = importlib.util.spec_from_file_location("generate_error_rates", DOCS / "generate_error_rates.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (DOCS / "measured.md").read_text(encoding="utf-8")
+    assert page == module.written(page)
+    assert "⚠" in page, "the rates that a rule does not hold are not marked"
