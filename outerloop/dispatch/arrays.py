@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import BigInteger, func, select, update
+from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.orm import Session
 
 from outerloop.compute.jobids import array_id, task_id
@@ -59,10 +60,8 @@ __all__ = [
 
 SMALLEST_ARRAY = 2
 DEFAULT_LARGEST = 1000
-"""Tasks in an array where the site says nothing: Slurm ships MaxArraySize=1001 (slurm.conf manual page)."""
-ASKED_FOR_LIMITS = 64
-"""From so many ready slots on the site's MaxArraySize is asked for; smaller arrays fit everywhere, and if not, the
-refusal says so."""
+"""Slurm ships MaxArraySize=1001 (slurm.conf manual page). Up to here nobody is asked: a site with less refuses, and
+then the array is halved."""
 CAP_MEMORY_SECONDS = 3600
 """How long a refused size is remembered for its lane."""
 
@@ -92,10 +91,10 @@ def lane_is_full(refused: Refused) -> bool:
 
 
 def largest_array(compute: Compute, ready: int) -> int:
-    """Tasks that one array may have here, 1 where there are no arrays. Asked once per process, when it matters."""
+    """Tasks that one array may have here, 1 where there are no arrays. Asked for once per process, when it matters."""
     if not compute.arrays:
         return 1
-    if ready < ASKED_FOR_LIMITS:
+    if ready <= DEFAULT_LARGEST:
         return DEFAULT_LARGEST
     known = _largest.get(compute)
     if known is None:
@@ -176,9 +175,15 @@ def _intend_array(context: Context, session: Session, chunk: Sequence[Submission
     )
     session.add(row)
     session.flush()
-    place = {submission.attempt_id: task for task, submission in enumerate(chunk)}
-    for attempt in session.scalars(select(Attempt).where(Attempt.id.in_(place))):
-        attempt.array_id, attempt.array_task, attempt.array_name = row.id, place[attempt.id], row.name
+    # In one statement: the task of the k-th id of the list is k.
+    ids = [submission.attempt_id for submission in chunk]
+    place = func.array_position(array(ids, type_=BigInteger), Attempt.id) - 1
+    session.execute(
+        update(Attempt)
+        .where(Attempt.id.in_(ids))
+        .values(array_id=row.id, array_task=place, array_name=row.name)
+        .execution_options(synchronize_session=False)
+    )
     return ArraySubmission(row.id, row.name, row.lane, len(tasks), tasks, tuple(chunk), now)
 
 
@@ -211,11 +216,8 @@ def carry_out_array(context: Context, batch: ArraySubmission, report: SubmitRepo
         for digest, n in batch.tasks
     ]
     log = folder / "slurm.log"
-    publish(
-        folder / "map.json",
-        {"schema": 1, "array": batch.name, "lane": batch.lane, "at": batch.token.isoformat(), "tasks": tasks},
-        name="array.map",
-    )
+    body = {"schema": 1, "array": batch.name, "lane": batch.lane, "at": batch.token.isoformat(), "tasks": tasks}
+    publish(folder / "map.json", json.dumps(body) + "\n", name="array.map")
     script = folder / "job.sh"
     prologue, seed = str(first.order.get("prologue", "")), str(first.order.get("cache_seed", ""))
     replace(
@@ -257,27 +259,27 @@ def _record_outcome(
             for s in batch.submissions
         )
     with context.record.transaction("tx.outcome") as session:
-        slots, array, attempts = _locked(session, batch.array_id)
-        if array.state != "intent" or array.intent_at != batch.token:
+        if isinstance(outcome, Accepted):
+            report.accepted += _accept(session, batch, outcome)
+            return None
+        slots, row, attempts = _locked(session, batch.array_id)
+        if row.state != "intent" or row.intent_at != batch.token:
             # Somebody else took this intent over meanwhile. If our array exists too, each task's claim decides.
             return None
         now = session.scalar(select(func.clock_timestamp()))
         assert now is not None
         match outcome:
-            case Accepted(job_id=job_id, cluster=cluster):
-                _adopt(array, attempts, job_id, now, cluster=cluster)
-                report.accepted += [task_id(job_id, attempt.array_task or 0) for attempt in attempts]
             case Refused(when=When.LATER):
-                array.state, array.reason, array.detail = "refused", outcome.reason, outcome.detail
+                row.state, row.reason, row.detail = "refused", outcome.reason, outcome.detail
                 full = lane_is_full(outcome)
                 if full:
-                    array.cap = max(1, batch.count // 2)
+                    row.cap = max(1, batch.count // 2)
                 else:
                     report.refused.append(outcome)
                 _free(session, slots, attempts, None if full else outcome, now)
                 return outcome if full else None
             case Refused(reason=reason, detail=detail):
-                array.state, array.reason, array.detail = "refused", reason, detail
+                row.state, row.reason, row.detail = "refused", reason, detail
                 for attempt in attempts:
                     refuse(context, session, slots[attempt.slot_id], attempt, reason, detail)
                 report.refused.append(outcome)
@@ -289,28 +291,54 @@ def _record_outcome(
     return None
 
 
-def _locked(session: Session, array: int) -> tuple[dict[int, Slot], Array, list[Attempt]]:
+def _accept(session: Session, batch: ArraySubmission, outcome: Accepted) -> list[str]:
+    """`_adopt` in one statement, for the way that nearly all arrays go."""
+    mine = [submission.slot_id for submission in batch.submissions]
+    session.execute(select(Slot.id).where(Slot.id.in_(mine)).order_by(Slot.digest).with_for_update())
+    row = session.scalars(select(Array).where(Array.id == batch.array_id).with_for_update()).one()
+    if row.state != "intent" or row.intent_at != batch.token:
+        return []
+    row.state, row.job_id = "submitted", outcome.job_id
+    task_ids = session.scalars(
+        update(Attempt)
+        .where(Attempt.array_id == row.id, Attempt.state == "intent")
+        .values(
+            state="submitted",
+            job_id=func.concat(outcome.job_id, "_", Attempt.array_task),
+            cluster=outcome.cluster,
+            submitted_at=func.clock_timestamp(),
+            unknown_at=None,
+            absent_at=None,
+            reason="",
+            detail="",
+        )
+        .returning(Attempt.job_id)
+        .execution_options(synchronize_session=False)
+    )
+    return [str(job_id) for job_id in task_ids]
+
+
+def _locked(session: Session, which: int) -> tuple[dict[int, Slot], Array, list[Attempt]]:
     """Slots (in the order in which everybody locks them), the array, and those of its attempts that are intents."""
-    mine = select(Attempt.slot_id).where(Attempt.array_id == array, Attempt.state == "intent")
+    mine = select(Attempt.slot_id).where(Attempt.array_id == which, Attempt.state == "intent")
     slots = {
         slot.id: slot
         for slot in session.scalars(select(Slot).where(Slot.id.in_(mine)).order_by(Slot.digest).with_for_update())
     }
-    row = session.scalars(select(Array).where(Array.id == array).with_for_update()).one()
+    row = session.scalars(select(Array).where(Array.id == which).with_for_update()).one()
     attempts = session.scalars(
         select(Attempt)
-        .where(Attempt.array_id == array, Attempt.state == "intent")
+        .where(Attempt.array_id == which, Attempt.state == "intent")
         .order_by(Attempt.array_task)
         .execution_options(populate_existing=True)
     ).all()
     return slots, row, [attempt for attempt in attempts if attempt.slot_id in slots]
 
 
-def _adopt(array: Array, attempts: Iterable[Attempt], job_id: str, now: datetime, *, cluster: str = "") -> None:
-    array.state, array.job_id = "submitted", job_id
+def _adopt(row: Array, attempts: Iterable[Attempt], job_id: str, now: datetime) -> None:
+    row.state, row.job_id = "submitted", job_id
     for attempt in attempts:
         attempt.state, attempt.job_id = "submitted", task_id(job_id, attempt.array_task or 0)
-        attempt.cluster = cluster or attempt.cluster
         attempt.submitted_at = now
         attempt.unknown_at = attempt.absent_at = None
         attempt.reason = attempt.detail = ""
@@ -346,11 +374,11 @@ def withdraw(context: Context, batches: Sequence[Submission | ArraySubmission], 
         now = session.scalar(select(func.clock_timestamp()))
         assert now is not None
         taken = set()
-        for array in session.scalars(select(Array).where(Array.id.in_(arrays)).order_by(Array.id).with_for_update()):
-            if array.state == "intent" and array.intent_at == arrays[array.id]:
-                array.state, array.reason = "dropped", "WITHDRAWN"
+        for row in session.scalars(select(Array).where(Array.id.in_(arrays)).order_by(Array.id).with_for_update()):
+            if row.state == "intent" and row.intent_at == arrays[row.id]:
+                row.state, row.reason = "dropped", "WITHDRAWN"
             else:
-                taken.add(array.id)
+                taken.add(row.id)
         attempts = [
             attempt
             for attempt in session.scalars(select(Attempt).where(Attempt.id.in_(tokens)))
@@ -363,10 +391,10 @@ def withdraw(context: Context, batches: Sequence[Submission | ArraySubmission], 
 # ------------------------------------------------------------------------------------------------ recovering
 
 
-def recover_array(context: Context, observation: Observation, array: int, folded: Folded) -> ArraySubmission | None:
+def recover_array(context: Context, observation: Observation, which: int, folded: Folded) -> ArraySubmission | None:
     """Look after an array whose outcome nobody recorded: adopt, note, or return it to be submitted again, whole."""
     with context.record.transaction("tx.observe") as session:
-        slots, row, attempts = _locked(session, array)
+        slots, row, attempts = _locked(session, which)
         if row.state != "intent" or not attempts:
             return None
         now = session.scalar(select(func.clock_timestamp()))

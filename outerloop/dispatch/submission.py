@@ -10,7 +10,7 @@ import math
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -61,19 +61,26 @@ class Submission:
     """intent_at: a later resubmission of the same attempt has another one, and then ours no longer counts."""
 
     @staticmethod
-    def of(slot: Slot, attempt: Attempt, exclude: tuple[str, ...] = ()) -> Submission:
-        """`exclude`: nodes to stay away from besides those that failed."""
+    def of(slot: Slot, attempt: Attempt) -> Submission:
+        drafted = Submission.draft(slot, attempt.n, attempt.job_name, attempt.minutes, attempt.intent_at)
+        return replace(drafted, attempt_id=attempt.id)
+
+    @staticmethod
+    def draft(
+        slot: Slot, n: int, job_name: str, minutes: float, token: datetime, exclude: tuple[str, ...] = ()
+    ) -> Submission:
+        """An intent whose row is not written yet. `exclude`: nodes to stay away from besides those that failed."""
         also = tuple(node for node in exclude if node not in slot.excluded_nodes)
         return Submission(
-            attempt_id=attempt.id,
+            attempt_id=0,
             slot_id=slot.id,
             digest=slot.digest,
-            n=attempt.n,
-            job_name=attempt.job_name,
-            minutes=attempt.minutes,
+            n=n,
+            job_name=job_name,
+            minutes=minutes,
             order=slot.order,
             excluded=(*slot.excluded_nodes, *also),
-            token=attempt.intent_at,
+            token=token,
         )
 
     @property

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from outerloop.compute.names import job_name
@@ -125,27 +126,37 @@ def _intend(
         numbers[known.slot_id] = max(known.n, numbers.get(known.slot_id, 0))
         if known.state != "settled":
             busy.add(known.slot_id)
-    made = []
+    drafts: list[Submission] = []
+    hours: dict[str, float] = {}
+    reserved: list[float] = []
     for slot in slots:
         if slot.state != "open" or slot.id in busy or (slot.next_try_at is not None and slot.next_try_at > now):
             continue
         n = numbers.get(slot.id, 0) + 1
         minutes = walltime_minutes(slot.order, context.patience.margin_minutes)
-        attempt = Attempt(
-            realm_id=slot.realm_id,
-            slot_id=slot.id,
-            n=n,
-            state="intent",
-            job_name=job_name(context.deployment, slot.label, slot.digest, n),
-            minutes=minutes,
-            command_minutes=float(slot.order["minutes"]),
-            gpu_hours_reserved=reserve(session, slot, minutes, budget),
-            intent_at=now,
-        )
-        session.add(attempt)
-        made.append((slot, attempt))
-    session.flush()
-    return group(context, session, [Submission.of(slot, a, tuple(exclude)) for slot, a in made], largest, now)
+        reserved.append(reserve(session, slot, minutes, budget, hours.get(slot.target, 0.0)))
+        hours[slot.target] = hours.get(slot.target, 0.0) + reserved[-1]
+        name = job_name(context.deployment, slot.label, slot.digest, n)
+        drafts.append(Submission.draft(slot, n, name, minutes, now, tuple(exclude)))
+    if not drafts:
+        return []
+    rows = [
+        {
+            "realm_id": context.record.realm_id,
+            "slot_id": draft.slot_id,
+            "n": draft.n,
+            "state": "intent",
+            "job_name": draft.job_name,
+            "minutes": draft.minutes,
+            "command_minutes": float(draft.order["minutes"]),
+            "gpu_hours_reserved": gpu_hours,
+            "intent_at": now,
+        }
+        for draft, gpu_hours in zip(drafts, reserved, strict=True)
+    ]
+    ids = session.scalars(insert(Attempt).returning(Attempt.id, sort_by_parameter_order=True), rows).all()
+    made = [replace(draft, attempt_id=attempt) for draft, attempt in zip(drafts, ids, strict=True)]
+    return group(context, session, made, largest, now)
 
 
 def _carry_out(context: Context, submission: Submission, report: SubmitReport) -> Refused | None:

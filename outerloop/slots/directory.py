@@ -267,11 +267,16 @@ def place_tasks(tasks: Iterable[tuple[SlotDirectory, int, Mapping[str, Any], Pat
     """
     with effect("array.place"):
         for directory, n, order, log in tasks:
-            directory.logs(n).mkdir(parents=True, exist_ok=True)
+            for folder in (directory.path / layout.ATTEMPTS, directory.attempt(n), directory.logs(n)):
+                folder.mkdir(exist_ok=True)
             write_lightly(directory.attempt(n) / layout.ORDER, order)
             link = directory.slurm_log(n)
-            link.unlink(missing_ok=True)
-            link.symlink_to(log)
+            try:
+                link.symlink_to(log)
+            except FileExistsError:
+                # This number was part of an array that the site refused.
+                link.unlink()
+                link.symlink_to(log)
 
 
 def place_submitted(tasks: Iterable[tuple[SlotDirectory, int, Mapping[str, Any]]]) -> None:

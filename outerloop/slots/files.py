@@ -98,8 +98,9 @@ def write_lightly(path: Path, value: Mapping[str, Any]) -> None:
 
     The caller names the effect; many of these are one.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
-    temporary.write_bytes(_encode(value))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Without indentation json encodes in C.
+    temporary.write_bytes(json.dumps(value, default=str).encode() + b"\n")
     temporary.replace(path)
 
 
