@@ -93,15 +93,21 @@ def replace(path: Path, value: Mapping[str, Any] | str, *, name: str, mode: int 
         sync_folder(path.parent)
 
 
-def write_lightly(path: Path, value: Mapping[str, Any]) -> None:
+def write_lightly(path: str, value: Mapping[str, Any]) -> None:
     """Write `path` whole, without waiting for the disk: only for what can be made anew after a power failure.
 
     The caller names the effect; many of these are one.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    # Without indentation json encodes in C.
-    temporary.write_bytes(json.dumps(value, default=str).encode() + b"\n")
-    temporary.replace(path)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        # Without indentation json encodes in C.
+        view = memoryview(json.dumps(value, default=str).encode() + b"\n")
+        while view:
+            view = view[os.write(handle, view) :]
+    finally:
+        os.close(handle)
+    os.replace(temporary, path)  # noqa: PTH105
 
 
 def append_marker(path: Path, *, name: str) -> None:
