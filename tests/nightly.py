@@ -7,6 +7,7 @@ Covered: a Postgres of its own, playing seeds in several processes, printing eve
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import shutil
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ from outerloop.record import embedded, migrate
 from tests.postgres.conftest import _PREFIX, _database_url, _execute, _sweep, open_folder
 from tests.simulation.schedule import calm_verdicts, play
 from tests.simulation.world import World
+
+PROGRESS = 200
 
 
 @contextmanager
@@ -62,22 +66,33 @@ def world(url: str, name: str) -> Iterator[World]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def work(url: str, number: int, seeds: range) -> list[int]:
-    """Play these seeds; the ones that failed."""
-    failed = []
-    started = time.monotonic()
+@dataclass
+class Played:
+    """What a process played: how many, and what each failing seed said."""
+
+    played: int = 0
+    failures: dict[int, str] = field(default_factory=dict)
+
+
+def work(url: str, number: int, seeds: range, seconds: float = math.inf) -> Played:
+    """Play these seeds, beginning none after `seconds`."""
+    done = Played()
     with world(url, f"nightly_{number}") as made:
         calm = calm_verdicts(made)
-        for played, seed in enumerate(seeds, 1):
+        started = time.monotonic()
+        for seed in seeds:
+            if time.monotonic() - started > seconds:
+                break
             try:
                 play(made, seed, calm)
             except AssertionError as error:
-                failed.append(seed)
+                done.failures[seed] = str(error)
                 print(str(error), flush=True)
-            if played % 500 == 0:
-                each = (time.monotonic() - started) / played
-                print(f"process {number}: {played} of {len(seeds)}, {each:.3f} s each", flush=True)
-    return failed
+            done.played += 1
+            if done.played % PROGRESS == 0:
+                each = (time.monotonic() - started) / done.played
+                print(f"process {number}: {done.played} of {len(seeds)}, {each:.3f} s each", flush=True)
+    return done
 
 
 def main() -> int:
@@ -101,8 +116,9 @@ def main() -> int:
         else:
             with multiprocessing.get_context("spawn").Pool(len(shares)) as pool:
                 results = pool.starmap(work, shares)
-        failed = sorted(seed for result in results for seed in result)
-        print(f"{len(seeds)} schedules, {len(failed)} failed, {time.monotonic() - started:.0f} s")
+        failed = sorted(seed for result in results for seed in result.failures)
+        played = sum(result.played for result in results)
+        print(f"{played} schedules, {len(failed)} failed, {time.monotonic() - started:.0f} s")
         if failed:
             print(f"failing seeds: {' '.join(map(str, failed))}")
     return 1 if failed else 0

@@ -233,18 +233,18 @@ def _text(series: Series, state: SeriesState, study: NoiseStudy) -> list[str]:
     lines += [
         "",
         "Spread",
-        f"  mean {number(study.mean)}; standard deviation of one value {number(study.sd)}{relative}",
-        f"  (95 % interval {number(low)} to {number(high)}); of a difference of two: {number(study.difference_sd)}",
+        f"  mean {number(study.mean)}; standard deviation of one value {study.sd:.6g}{relative}",
+        f"  (95 % interval {low:.6g} to {high:.6g}); of a difference of two: {study.difference_sd:.6g}",
     ]
     if study.within_seed_sd is not None:
-        lines.append(f"  repeating one seed: {number(study.within_seed_sd)}")
+        lines.append(f"  repeating one seed: {study.within_seed_sd:.6g}")
     for node in study.nodes:
-        spread = f", standard deviation {number(node.sd)}" if node.sd is not None else ""
+        spread = f", standard deviation {node.sd:.6g}" if node.sd is not None else ""
         lines.append(f"  {node.node or 'unknown node'}: {node.values} values, mean {number(node.mean)}{spread}")
     if study.node_p is not None:
         lines.append(f"  all nodes have one mean: p = {study.node_p:.3g}")
     lines += ["", "Recommended"]
-    lines += [f"  {line}" for line in contract_fragment(study).splitlines()]
+    lines += [f"  {line}" for line in contract_fragment(study).splitlines() if line != "min_delta = 0.0"]
     lines += folded(
         f"One pair reaches {number(study.floor)} by noise alone with a probability of at most {number(study.alpha)}.",
         WIDTH,

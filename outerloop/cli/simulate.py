@@ -156,6 +156,8 @@ def _site(
     if effective_backend(settings) == "local":
         own = (settings.local.cpus, settings.local.gpus)
         return nodes or 1, node_cpus or own[0], own[1] if node_gpus is None else node_gpus, None
+    if nodes is not None and node_cpus is not None and not lane_name and not settings.lanes:
+        return nodes, node_cpus, node_gpus or 0, None  # a site on paper, planned before there is a lane
     name, lane = choose_lane(settings, lane_name, gpus)
     if nodes is None or node_cpus is None:
         probed_nodes, probed_cpus = _probed(settings, lane.partition, name)

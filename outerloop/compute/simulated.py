@@ -227,6 +227,7 @@ class Simulated:
         if job.state is JobState.PENDING:
             job.held, job.reason = True, reason
             job.instance += 1
+            job.note(self.now)
 
     def kill(self, job_id: str, *, out_of_memory: bool = False) -> None:
         """The running script is killed with SIGKILL: by the kernel for memory, or by an accident."""
@@ -291,11 +292,11 @@ class Simulated:
                 job.waits_for += 1
                 self._dependents.setdefault(job_id, []).append(job)
         job.begin = self.now + (spec.begin_seconds or 0)
-        job.note(self.now)
         if job.waits_for:
             job.reason = "Dependency"
         else:
             self._offer(job)
+        job.note(self.now)
         return Accepted(job.job_id)
 
     def _offer(self, job: Job) -> None:
@@ -306,7 +307,9 @@ class Simulated:
             job.reason = "BeginTime"
             self._later(job.begin - self.now, job, lambda: self._offer(job))
             return
-        job.reason = "Priority"
+        if job.reason != "Priority":
+            job.reason = "Priority"
+            job.note(self.now)
         self.scheduler.enqueue(job)
         self._schedule_soon()
 

@@ -51,6 +51,7 @@ from outerloop.controller.plan import (
 )
 from outerloop.controller.request import ClimbRequest
 from outerloop.controller.scope import verdict_on_scope
+from outerloop.controller.submit import changed_image
 from outerloop.dispatch.arrays import awaited_jobs, with_arrays
 from outerloop.dispatch.budget import Budget
 from outerloop.dispatch.settle import fold_attempts, live_attempts
@@ -329,6 +330,10 @@ class _Climb:
             for slot in slots
             if slot.state == "open" and (slot.kind == "environment" or not self._needs_one_of(slot, unbuilt))
         ]
+        for execution in self.request.execution.values() if ready else ():
+            changed = changed_image(execution)
+            if changed:
+                return self._block("IMAGE", changed)
         limits = [self.deployment.settings.budgets.gpu_hours, self.request.gpu_hours]
         hours = min((float(limit) for limit in limits if limit is not None), default=None)
         report = submit_ready(

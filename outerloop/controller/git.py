@@ -6,11 +6,14 @@ trees, subset trees for environments. Not covered: what a diff means (scope.py).
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +25,9 @@ __all__ = ["Change", "GitError", "Mirror", "Repository"]
 
 GIT_TIMEOUT_SECONDS = 600
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+PIN_TRIES = 10
+PIN_PAUSE_SECONDS = 0.5
+"""A push into the mirror that met another one is tried again, after a random pause of at most so long."""
 LFS_POINTER = "version https://git-lfs.github.com/spec/"
 
 
@@ -68,8 +74,17 @@ def _git(
         raise GitError(f"git could not be run in {folder}: {error}") from error
     if check and done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        if os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
+            raise OSError(errno.ENOSPC, f"no space for git {arguments[0]}: {said.splitlines()[-1]}", str(folder))
         raise GitError(f"git {arguments[0]} in {folder}: {said}")
     return done
+
+
+def _umask() -> int:
+    """The mask of this process; there is no way to read it without setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _text(done: subprocess.CompletedProcess[bytes]) -> str:
@@ -194,16 +209,44 @@ class Mirror:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with effect("mirror.fetch"):
-            _git(["init", "--quiet", "--bare", str(self.path)], folder=self.path.parent)
-            for key, value in {"gc.auto": "0", "receive.autogc": "false", "core.sharedRepository": "false"}.items():
-                _git(["config", key, value], folder=self.path)
+            # Made aside and renamed: git's own files are locked by name, so two that make them at once would fail.
+            aside = Path(tempfile.mkdtemp(prefix=f".{self.path.name}-", dir=self.path.parent))
+            try:
+                _git(["init", "--quiet", "--bare", str(aside)], folder=self.path.parent)
+                for key, value in {"gc.auto": "0", "receive.autogc": "false", "core.sharedRepository": "false"}.items():
+                    _git(["config", key, value], folder=aside)
+                aside.chmod(0o777 & ~_umask())
+                aside.rename(self.path)
+            except OSError:
+                if not (self.path / "HEAD").is_file():
+                    raise
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
 
     def pin(self, repository: Repository, refs: Mapping[str, str]) -> None:
-        """Bring commits over and pin them: `refs` maps a name below refs/outerloop/ to a commit."""
+        """Bring commits over and pin them: `refs` maps a name below refs/outerloop/ to a commit.
+
+        Others may pin the same commits at the same time: git refuses all but one of them, and the loser finds the
+        work done.
+        """
         self.ensure()
-        specs = [f"{commit}:refs/outerloop/{name}" for name, commit in sorted(refs.items())]
         with effect("mirror.pin"):
-            _git(["push", "--quiet", "--force", "--no-verify", str(self.path), *specs], folder=repository.top)
+            for trial in range(PIN_TRIES):
+                specs = [f"{refs[name]}:refs/outerloop/{name}" for name in sorted(self._unpinned(refs))]
+                if not specs:
+                    return
+                try:
+                    _git(["push", "--quiet", "--force", "--no-verify", str(self.path), *specs], folder=repository.top)
+                    return
+                except GitError:
+                    if trial + 1 == PIN_TRIES and self._unpinned(refs):
+                        raise
+                    time.sleep(random.uniform(0, PIN_PAUSE_SECONDS))
+
+    def _unpinned(self, refs: Mapping[str, str]) -> set[str]:
+        done = _git(["for-each-ref", "--format=%(objectname) %(refname)", "refs/outerloop"], folder=self.path)
+        there = set(_text(done).splitlines())
+        return {name for name, commit in refs.items() if f"{commit} refs/outerloop/{name}" not in there}
 
     def has(self, commit: str) -> bool:
         return _git(["cat-file", "-e", f"{commit}^{{commit}}"], folder=self.path, check=False).returncode == 0

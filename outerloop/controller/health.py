@@ -146,7 +146,7 @@ def next_action(view: RunView, tick: TickView | None, *, cadence_seconds: float)
     row = view.row
     if row.state == "ended":
         if row.verdict == "cancelled":
-            return NextAction("It was cancelled; asking again starts afresh.")
+            return NextAction("It was cancelled; asking again goes on with the same seeds.")
         return NextAction("It has ended.", f"outerloop explain {row.id}")
     if row.state == "blocked":
         return NextAction("Remove the cause, then give it its attempts again.", f"outerloop retry {row.id}")

@@ -143,7 +143,8 @@ def draw_round(
     siblings = relevant_siblings(contract, benchmark, changed)
     before = prior.round_
     prior_pairs = 0
-    if before is not None:
+    # What is measured once and for all has no earlier pairs to add to: the same values are read again.
+    if before is not None and (climbed.seed_env or not climbed.deterministic):
         prior_pairs = before.prior_pairs if prior.unfinished else prior.pairs
     pairs = seeds_needed(climbed.parsed_rule(), prior_pairs)
 

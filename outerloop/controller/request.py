@@ -42,6 +42,8 @@ class Execution(_Frozen):
     isolation: Literal["none", "bwrap", "apptainer"] = "none"
     image_path: str = ""
     image_digest: str = ""
+    image_stamp: str = ""
+    """What `content_stamp` said of the image when its digest was taken."""
     gpu_type: str = ""
     inputs: tuple[InputFile, ...] = ()
 

@@ -22,7 +22,7 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 
 from outerloop.contract import Benchmark, Contract
 from outerloop.controller.champions import champion_now
-from outerloop.controller.content import content_digest
+from outerloop.controller.content import content_digest, content_stamp
 from outerloop.controller.deployment import account
 from outerloop.controller.git import GitError, Mirror, Repository
 from outerloop.controller.plan import read_contract, relevant_siblings
@@ -40,6 +40,7 @@ from outerloop.slots.files import publish, read_json
 __all__ = [
     "Prepared",
     "Refusal",
+    "changed_image",
     "enqueue",
     "executions",
     "import_inbox",
@@ -211,6 +212,8 @@ def executions(settings: Settings, repo: Repository, benchmarks: Sequence[Benchm
             image = ""
         try:
             inputs = tuple(_input(repo, item.path, item.digest, hidden=item.hidden) for item in benchmark.inputs)
+            # stamp first: whoever writes in between makes the stamp look old, and the digest is taken again
+            image_stamp = content_stamp(Path(image)) if image else ""
             image_digest = content_digest(Path(image)) if image else ""
         except (OSError, Refusal) as error:
             problems.append(f"{benchmark.name}: {error}")
@@ -222,6 +225,7 @@ def executions(settings: Settings, repo: Repository, benchmarks: Sequence[Benchm
             isolation=isolation,
             image_path=image,
             image_digest=image_digest,
+            image_stamp=image_stamp,
             gpu_type=benchmark.gpu_type or lane.gpu_type,
             inputs=inputs,
         )
@@ -238,6 +242,22 @@ def _input(repo: Repository, path: str, digest: str, *, hidden: bool) -> InputFi
     if digest != "content" and digest.removeprefix("sha256:") != found:
         raise Refusal(f"input {path} has the content sha256:{found}, the contract says {digest}")
     return InputFile(path=path, source=str(source.resolve()), digest=found, hidden=hidden)
+
+
+def changed_image(execution: Execution) -> str:
+    """Why the image is not the one that was submitted, "" while it is. Reads it only when its stamp has changed."""
+    if not execution.image_path or not execution.image_stamp:
+        return ""
+    path = Path(execution.image_path)
+    try:
+        if content_stamp(path) == execution.image_stamp or content_digest(path) == execution.image_digest:
+            return ""
+    except OSError as error:
+        return f"image {path} can't be read: {error.strerror or error}"
+    return (
+        f"image {path} was changed after the climb was submitted, so what is measured now would not compare with what"
+        " was measured before; put the old one back and `outerloop retry`, or cancel and ask again"
+    )
 
 
 # -- taking it

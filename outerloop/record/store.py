@@ -99,11 +99,11 @@ class Record:
             with Session(self._engine, expire_on_commit=False) as session:
                 yield session
         except (OperationalError, InterfaceError) as error:
-            raise RecordUnavailable(_first_line(error)) from error
+            raise RecordUnavailable(_unavailable(error)) from error
         except DBAPIError as error:
             state = getattr(error.orig, "sqlstate", None) or ""
             if error.connection_invalidated or state.startswith(_DISCONNECT_SQLSTATES):
-                raise RecordUnavailable(_first_line(error)) from error
+                raise RecordUnavailable(_unavailable(error)) from error
             if isinstance(error, ProgrammingError) and state == "42P01":
                 raise RecordUnavailable("the record has no tables yet: run `outerloop db upgrade`") from error
             raise
@@ -223,7 +223,7 @@ class Record:
         try:
             connection = self._engine.connect()
         except (OperationalError, InterfaceError) as error:
-            raise RecordUnavailable(_first_line(error)) from error
+            raise RecordUnavailable(_unavailable(error)) from error
         try:
             try:
                 got = connection.execute(
@@ -231,7 +231,7 @@ class Record:
                 ).scalar_one()
                 connection.commit()
             except (OperationalError, InterfaceError) as error:
-                raise RecordUnavailable(_first_line(error)) from error
+                raise RecordUnavailable(_unavailable(error)) from error
             yield bool(got)
         finally:
             try:
@@ -243,6 +243,7 @@ class Record:
             connection.close()
 
 
-def _first_line(error: Exception) -> str:
+def _unavailable(error: Exception) -> str:
     original = getattr(error, "orig", None) or error
-    return str(original).strip().splitlines()[0] if str(original).strip() else type(original).__name__
+    said = str(original).strip().splitlines()[0] if str(original).strip() else type(original).__name__
+    return f"the record is unavailable: {said}"

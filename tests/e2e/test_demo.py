@@ -63,6 +63,7 @@ def verdicts(output: str) -> dict[str, str]:
     return dict(found)
 
 
+@pytest.mark.slow
 def test_five_candidates_get_their_five_verdicts_on_this_machine(home: Path) -> None:
     output = demo(home, "local")
     assert verdicts(output) == VERDICTS
@@ -75,6 +76,7 @@ def test_five_candidates_get_their_five_verdicts_on_this_machine(home: Path) -> 
     assert difference(shown.splitlines(), printed.replace(str(home / "d"), "DIR").splitlines()) == "", output
 
 
+@pytest.mark.slow
 @pytest.mark.slurm
 def test_five_candidates_get_their_five_verdicts_on_slurm(
     home: Path, slurm_installed: None, cluster_root: Path

@@ -54,6 +54,23 @@ def test_a_sequential_climb_looks_after_each_batch_and_stops_when_it_may(make: M
         assert part["title"] in told or part["title"] == ""
 
 
+def test_kills_between_looks_leave_each_look_once(make: Make) -> None:
+    world = make(contract(UNDECIDED))
+    run_id = world.submit("same")
+    faults = ["after:run.event:kill", "before:tx.fold:kill", "after:tx.fold:kill", "before:tx.end:kill"]
+    for fault in faults * 3:
+        world.run_measures()
+        world.expire_leases()
+        world.forked(world.tick, fault=fault)
+        if world.run(run_id).state == "ended":
+            break
+    world.expire_leases()
+    world.ticks_until_rest()
+    assert [event.body["pairs"] for event in world.events(run_id, "look")] == [2, 4]
+    assert world.run(run_id).verdict_reason == "undecided" and world.executions() == 8
+    world.check_invariants()
+
+
 def test_an_unfinished_sequential_climb_draws_its_path_so_far(make: Make) -> None:
     world = make(contract(UNDECIDED))
     run_id = world.submit("same")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -66,6 +67,33 @@ def test_sides_that_saw_different_machines_are_an_error_that_names_both(make: Ma
     run = world.run(other)
     assert (run.state_reason, run.verdict) == ("EVIDENCE", None)
     assert "baseline ran in image (none) and candidate in sha256:b" in run.state_detail
+
+
+def test_an_image_that_is_replaced_while_a_climb_runs_stops_it(make: Make, tmp_path: Path) -> None:
+    image = tmp_path / "measure.sif"
+    image.write_bytes(b"one")
+    world = make(contract(THRESHOLD, more=f'isolation = "apptainer"\nimage = "{image}"'))
+    run_id = world.submit("better")
+    jobs = list(world.measuring_jobs())
+    for job_id in jobs:
+        world.cluster.change(job_id, state="node_fail", node="n1")
+    touched = image.stat().st_mtime_ns + 10**9
+    os.utime(image, ns=(touched, touched))
+    world.tick()
+    world.tick()
+    assert len(world.measuring_jobs()) == 4, "another modification time is no other content"
+    for job_id in set(world.measuring_jobs()) - set(jobs):
+        world.cluster.change(job_id, state="node_fail", node="n2")
+    image.write_bytes(b"two")
+    world.tick()
+    world.tick()
+    run = world.run(run_id)
+    assert (run.state, run.state_reason) == ("blocked", "IMAGE") and str(image) in run.state_detail
+    assert len(world.measuring_jobs()) == 4
+    image.write_bytes(b"one")
+    world.retry(run_id)
+    world.tick()
+    assert len(world.measuring_jobs()) == 6 and world.run(run_id).state == "waiting"
 
 
 def test_verify_names_the_file_that_was_changed(make: Make) -> None:

@@ -112,6 +112,7 @@ def run_page(page: Path, home: Path) -> list[tuple[Block, list[list[str]]]]:
     return printed
 
 
+@pytest.mark.slow
 def test_the_tutorial_runs_and_a_lost_database_is_made_anew(home: Path) -> None:
     run_page(TUTORIAL, home)
     [how_to, *_] = console_blocks(RECOVER.read_text(encoding="utf-8"))
@@ -125,6 +126,7 @@ def test_the_tutorial_runs_and_a_lost_database_is_made_anew(home: Path) -> None:
         assert shell.run("outerloop champions --json") == before
 
 
+@pytest.mark.slow
 def test_a_stranger_reaches_a_verdict_with_the_readme_alone(home: Path) -> None:
     printed = run_page(README, home)
     said = "\n".join(line for _, outputs in printed for lines in outputs for line in lines)

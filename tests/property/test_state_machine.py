@@ -8,40 +8,41 @@ when the schedule says so; cluster and nodes are simulated. `python -m tests.nig
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+import multiprocessing
+import os
 
 import pytest
 
-from tests.postgres.conftest import database, pg_url, template_database
-from tests.simulation.schedule import Verdicts, calm_verdicts, play
-from tests.simulation.world import World
+from tests.nightly import work, world
+from tests.postgres.conftest import pg_url
+from tests.simulation.schedule import calm_verdicts
 
-__all__ = ["database", "pg_url", "template_database"]
+__all__ = ["pg_url"]
 
 SCHEDULES = 500
-CHUNK = 50
+SECONDS = 100.0
+"""No new schedule is begun after so long: a busy machine plays fewer, and says how many."""
+FEWEST = 20
+PROCESSES = 2
 
 
-@pytest.fixture
-def world(database: str) -> Iterator[World]:
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ol-sim-") as folder:
-        made = World(Path(folder), database, patch)
-        yield made
-        made.close()
+def test_without_faults_each_candidate_has_its_verdict(pg_url: str) -> None:
+    with world(pg_url, "calm") as made:
+        assert calm_verdicts(made) == {
+            "better": ("accepted", ""),
+            "worse": ("rejected", "no-improvement"),
+            "failing": ("failed", "candidate-error"),
+            "bigger": ("rejected", "suite-regression"),
+        }
 
 
-def test_without_faults_each_candidate_has_its_verdict(world: World) -> None:
-    assert calm_verdicts(world) == {
-        "better": ("accepted", ""),
-        "worse": ("rejected", "no-improvement"),
-        "failing": ("failed", "candidate-error"),
-        "bigger": ("rejected", "suite-regression"),
-    }
-
-
-def test_schedules(world: World) -> None:
-    calm: Verdicts = calm_verdicts(world)
-    for seed in range(SCHEDULES):
-        play(world, seed, calm)
+@pytest.mark.slow
+def test_schedules(pg_url: str) -> None:
+    shares = [(pg_url, n, range(n, SCHEDULES, PROCESSES), SECONDS) for n in range(PROCESSES)]
+    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
+        results = pool.starmap(work, shares)
+    played = sum(result.played for result in results)
+    print(f"{played} of {SCHEDULES} schedules in {SECONDS:g} s on {os.cpu_count()} CPUs")
+    failures = [told for result in results for told in result.failures.values()]
+    assert not failures, "\n\n".join(failures[:3])
+    assert played >= FEWEST

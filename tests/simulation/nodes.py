@@ -32,11 +32,13 @@ class Nodes:
         self.staging = staging
         self.behaviours = behaviours
         self.cluster: Simulated | None = None
+        self.seconds = MEASURE_SECONDS
         self.lag = 0.0
         self.mishaps: list[str] = []
         """What befalls the next measuring jobs, one each: "early" (dies before it claims), "setup", "oom"."""
         self.rung: list[tuple[str, int]] = []
         """Wakes that ran: (run, number)."""
+        self._seen_at: dict[Path, float] = {}
         self.executed: Counter[tuple[str, int]] = Counter()
 
     def __call__(self, run: Execution) -> Outcome:
@@ -58,7 +60,7 @@ class Nodes:
             code = refused.code
             return Outcome(0.5, lambda ended: code)
         self.executed[(slot.name, attempt)] += 1
-        self._show(folder / layout.CLAIM, slot, attempt, 0.0)
+        self._show(folder / layout.CLAIM, slot, attempt)
 
         def finish(ended: float) -> int:
             try:
@@ -68,10 +70,10 @@ class Nodes:
             report = Report(str(slot), slot.name, attempt, me, {})
             code = self._measured(report, slot, attempt, mishap)
             files.replace(str(folder / layout.RESULT), files.encode(report.body))
-            self._show(folder / layout.RESULT, slot, attempt, self.lag)
+            self._show(folder / layout.RESULT, slot, attempt)
             return code
 
-        return Outcome(MEASURE_SECONDS, finish, out_of_memory=mishap == "oom")
+        return Outcome(self.seconds, finish, out_of_memory=mishap == "oom")
 
     def _measured(self, report: Report, slot: Path, attempt: int, mishap: str) -> int:
         """Fill the report; returns the script's exit code."""
@@ -91,16 +93,18 @@ class Nodes:
         report.body.update(outcome="ok", metric={"name": metric, "text": str(value)}, exit_code=0)
         return 0
 
-    def _show(self, source: Path, slot: Path, attempt: int, lag: float) -> None:
+    def _show(self, source: Path, slot: Path, attempt: int) -> None:
         assert self.cluster is not None
         target = slot / layout.ATTEMPTS / str(attempt) / source.name
+        seen_at = max(self.cluster.now + self.lag, self._seen_at.get(target.parent, 0.0))
+        self._seen_at[target.parent] = seen_at
 
         def appear() -> None:
             if target.parent.is_dir() and source.exists():
                 shutil.copy(source, target.with_suffix(".new"))
                 target.with_suffix(".new").replace(target)
 
-        if lag:
-            self.cluster.at(self.cluster.now + lag, appear)
+        if seen_at > self.cluster.now:
+            self.cluster.at(seen_at, appear)
         else:
             appear()

@@ -3,8 +3,9 @@
 A crash is `Crash`, a BaseException raised at a point of outerloop.effects. Why that is as good as SIGKILL here:
 * a transaction that is open rolls back when the exception leaves it, as the server does when a client is gone;
 * the tick's advisory lock is given back when its connection is closed by the exception, as it is when a client dies;
-* the lease stays: `advance` gives it back only on its straight path. Whether its holder is known to be dead is up to
-  the schedule (`dies_here`): a process of this host, or one of another host, whose lease has to run out;
+* the lease stays: `advance` gives it back on its straight path and for an Exception, which a Crash is not. Whether its
+  holder is known to be dead is up to the schedule (`dies_here`): a process of this host, or one of another host, whose
+  lease has to run out;
 * a temporary file beside a published one is removed by the exception and stays after a kill: nobody reads its name.
 No other `finally` or `except BaseException` of the rooms between command and effect writes anything.
 tests/e2e/test_crash_points.py kills real processes at each of the same points.

@@ -17,6 +17,8 @@ from tests.simulation.world import World
 
 PAUSES = (1.0, 7.0, 31.0, 67.0, MEASURE_SECONDS + 5, 131.0, 311.0, 701.0)
 """Around every patience of the dispatcher: grace 60, gone 120, intent 180, lease and preemption 300 seconds."""
+DURATIONS = (20.0, MEASURE_SECONDS, 400.0)
+"""Below every grace period, between two, and above most of them: a lost sight of a job must be no ending."""
 LAGS = (0.0, 3.0, 40.0, 250.0)
 SETTLING_RETRIES = 4
 
@@ -48,12 +50,14 @@ class _Schedule:
             "max_submit_jobs": rng.choice((None, None, 3)),
         }
         self.candidates = rng.sample(list(CANDIDATES), rng.randint(1, 2))
+        self.seconds = rng.choice(DURATIONS)
         self.steps = rng.randint(6, 16)
 
     def play(self, calm: Verdicts) -> None:
         world, rng = self.world, self.random
         world.begin(self.seed, **self.site)
-        world.log.append(f"site {self.site}")
+        world.nodes.seconds = self.seconds
+        world.log.append(f"site {self.site}, measures of {self.seconds:g} s")
         world.submit(self.candidates[0], **self._fate())
         moves = self._moves()
         names, weights = [m for m, _w in moves], [w for _m, w in moves]
@@ -67,7 +71,8 @@ class _Schedule:
         world.heal()
         for candidate in self.candidates:
             # Whoever was not told that the request is taken asks again.
-            world.submit(candidate)
+            if candidate not in world.runs():
+                world.submit(candidate)
         world.settle()
         world.check_always()
         world.check_blocked()
@@ -89,7 +94,7 @@ class _Schedule:
             (self._resume, 6),
             (self._job_fault, 10),
             (self._node_fault, 4),
-            (self._outage, 6),
+            (self._outage, 10),
             (self._reply, 6),
             (self._lag, 4),
             (self._mishap, 5),
@@ -186,6 +191,7 @@ class _Schedule:
         self.world.log.append(f"outage: {kind}")
         faults.controller_down = kind in {"down", "stopped"}
         faults.stopped = kind == "stopped"
+        self.world.one_job_each &= not faults.stopped
         faults.accounting_down = kind == "accounting"
         faults.cancels_lost = kind == "cancels"
 

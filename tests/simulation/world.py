@@ -11,6 +11,7 @@ import random
 import secrets
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,10 @@ from tests.simulation.target import make_target
 TABLES = ("heartbeats", "events", "leases", "champions", "wakes", "awaits", "attempts", "measures", "slots", "runs")
 START = 1_790_000_000.0
 NODES = 3
+OVER = frozenset(
+    {"LOST", "NO_RESULT", "NEVER_STARTED", "NOT_CLAIMANT", "RESTARTED", "PREEMPTED", "NODE_FAIL", "SLURM_TIMEOUT"}
+)
+"""Reasons that say that the job is over; silence must never be taken for it."""
 CHARGED_TO_NOBODY = {"INFRASTRUCTURE", "CANCELLED"}
 
 
@@ -107,6 +112,9 @@ class World:
         self.cancelled: set[str] = set()
         self.log: list[str] = []
         self.commands = 0
+        self.one_job_each = True
+        """Nothing has happened that may queue an attempt twice: a paused process, or a stopped controller that goes
+        on. Then the claim makes the second job a no-op."""
         for deployment in self._deployments:
             object.__setattr__(deployment.context, "compute", self.cluster)
         self.clock.empty(TABLES)
@@ -149,6 +157,7 @@ class World:
         fate = "crashed after" if process.crashed else "paused after" if process.paused else "done,"
         self.log.append(f"{what}: {fate} {process.last or 'nothing'} ({process.points} points)")
         if process.paused:
+            self.one_job_each = False
             process.what = what  # type: ignore[attr-defined]
             self.parked.append(process)
             return
@@ -257,6 +266,16 @@ class World:
                 said = self._directory(slots[attempt.slot_id].digest).settled(attempt.n)
                 assert said is not None, f"{attempt.job_name} is settled in the record only"
                 assert said["outcome"] == attempt.outcome, f"{attempt.job_name}: {said['outcome']} or {attempt.outcome}"
+                job = self.cluster.jobs.get(attempt.job_id or "")
+                believed_over = attempt.outcome == "infrastructure" and attempt.reason in OVER
+                assert not (believed_over and job is not None and not job.gone), (
+                    f"{attempt.job_name}: {attempt.reason}, but job {attempt.job_id} is {job and job.state}"
+                )
+        if self.one_job_each:
+            named = Counter(
+                j.spec.name for j in self.cluster.jobs.values() if "-wake-" not in j.spec.name and not j.gone
+            )
+            assert not named or max(named.values()) == 1, f"an attempt has two jobs at once: {named}"
         for name, run in self.runs().items():
             if run.state == "ended":
                 kinds = {event.kind for event in Ledger(self.root, run.id).read()}

@@ -1,0 +1,131 @@
+"""Garbage collection: what nothing needs goes, what something needs stays, and a death in between loses nothing."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+from outerloop.controller.collect import TRASH_DAYS, Collected, collect
+from outerloop.record.models import Measure, Slot
+from tests.controller_rig.world import World
+from tests.e2e.test_crash_points import points_of, worlds
+
+__all__ = ["worlds"]
+
+DAY = 86400.0
+
+
+def gc(world: World, *, keep_days: float = 1.0, dry_run: bool = False) -> Collected:
+    deployment = world.open()
+    try:
+        return collect(deployment, keep_days=keep_days, dry_run=dry_run)
+    finally:
+        deployment.close()
+
+
+def states(world: World) -> list[str]:
+    return sorted(slot.state for slot in world.rows(Slot))
+
+
+def folders(world: World) -> set[str]:
+    return {path.name for path in world.state.slots.glob("??/*")}
+
+
+def rejected_long_ago(world: World) -> str:
+    """A verdict that nobody needs any more: two slots to collect."""
+    run_id = world.submit("bigger", benchmark="size")
+    world.ticks_until_rest()
+    assert world.run(run_id).verdict == "rejected"
+    world.pass_time(2 * DAY)
+    return run_id
+
+
+def test_only_what_nothing_needs_goes(world: World) -> None:
+    champion = world.submit("better")
+    world.ticks_until_rest()
+    world.pass_time(2 * DAY)
+    old = world.submit("same")
+    world.ticks_until_rest()
+    world.pass_time(2 * DAY)
+    recent = world.submit("bigger")
+    world.ticks_until_rest()
+    world.branch("smaller", size="90")
+    waiting = world.submit("smaller", benchmark="size")
+    of = {run: slots_of(world, run) for run in (champion, old, recent, waiting)}
+    kept = of[champion] | of[recent] | of[waiting]
+    gone = of[old] - kept
+    assert gone
+
+    before, there = states(world), folders(world)
+    assert set(gc(world, dry_run=True).slots) == gone
+    assert states(world) == before and folders(world) == there, "a dry run changed something"
+    report = gc(world)
+    assert set(report.slots) == gone and report.bytes > 0 and report.deleted == 0
+    assert folders(world) == there - gone
+    assert {slot.digest for slot in world.rows(Slot) if slot.state == "collected"} == gone
+    assert gc(world).slots == [], "once is enough"
+    world.ticks_until_rest()
+    assert world.run(waiting).verdict == "accepted"
+
+
+def slots_of(world: World, run_id: str) -> set[str]:
+    digests = {slot.id: slot.digest for slot in world.rows(Slot)}
+    return {digests[measure.slot_id] for measure in world.rows(Measure) if measure.run_id == run_id}
+
+
+def test_a_collected_slot_that_is_asked_for_again_is_measured_again(world: World) -> None:
+    rejected_long_ago(world)
+    ran = world.executions()
+    assert len(gc(world).slots) == 2 and states(world) == ["collected"] * 2
+    again = world.submit("bigger", benchmark="size", again=True)
+    world.ticks_until_rest()
+    assert world.run(again).verdict == "rejected"
+    assert world.executions() == ran + 2 and states(world) == ["done"] * 2
+
+
+def test_killed_at_every_point_of_a_collection(worlds: Callable[[], World]) -> None:
+    """Whatever a dead collection left: who asks again gets values that lie on disk, and the next collection ends it."""
+    calm = worlds()
+    rejected_long_ago(calm)
+    assert calm.forked(lambda: gc(calm), trace=True) == 0
+    points = points_of(calm)
+    assert {"before:gc.trash:kill:1", "after:gc.trash:kill:1", "before:tx.collect:kill:2"} <= set(points)
+    for fault in points:
+        world = worlds()
+        rejected_long_ago(world)
+        assert world.forked(partial(gc, world), fault=fault) == -signal.SIGKILL, fault
+        again = world.submit("bigger", benchmark="size", again=True)
+        world.ticks_until_rest()
+        assert world.run(again).verdict == "rejected", fault
+        assert set(states(world)) == {"done"}, fault
+        for slot in world.rows(Slot):
+            assert (world.state.slot(slot.digest) / "accepted").exists(), (fault, "a value without its evidence")
+        world.pass_time(2 * DAY)
+        assert gc(world, keep_days=365).slots == []
+
+
+def test_old_trash_is_deleted_and_a_death_in_it_is_made_up_for(world: World) -> None:
+    rejected_long_ago(world)
+    assert len(gc(world).slots) == 2
+    young = sorted(world.state.trash.iterdir())
+    for folder in young[:1]:
+        stamp = int(time.time() - (TRASH_DAYS + 1) * DAY)
+        folder.rename(folder.with_name(f"{stamp}-{folder.name.partition('-')[2]}"))
+    (world.state.trash / "README").mkdir()
+    assert world.forked(lambda: gc(world), fault="before:gc.delete:kill") == -signal.SIGKILL
+    assert len(list(world.state.trash.iterdir())) == 3
+    assert world.forked(lambda: gc(world), fault="after:gc.delete:kill") == -signal.SIGKILL
+    assert gc(world).deleted == 0, "it was deleted already"
+    assert {path.name for path in world.state.trash.iterdir()} == {young[1].name, "README"}
+
+
+def test_a_slot_whose_directory_was_lost_is_measured_again_when_asked_for(world: World) -> None:
+    rejected_long_ago(world)
+    for path in world.state.slots.iterdir():
+        shutil.rmtree(path)
+    again = world.submit("bigger", benchmark="size", again=True)
+    world.ticks_until_rest()
+    assert world.run(again).verdict == "rejected" and world.executions() == 4

@@ -1,0 +1,247 @@
+"""Attacked: that the simulated cluster behaves as Slurm was measured to, and the same way every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outerloop.compute.protocol import (
+    Accepted,
+    History,
+    JobSpec,
+    JobState,
+    Lane,
+    Listing,
+    NoAnswer,
+    Refused,
+    Unavailable,
+    Unknown,
+    When,
+)
+from outerloop.compute.simulated import Clock, Execution, Outcome, Partition, Simulated, Site
+from outerloop.compute.simulation.site import uniform_site
+
+LANE = Lane(name="default")
+
+
+class Rig:
+    """A cluster whose scripts take ten seconds and are written down."""
+
+    def __init__(self, nodes: int = 1, cpus: int = 2, **site: Any) -> None:
+        self.ran: list[Execution] = []
+        self.finished: list[str] = []
+        self.seconds = 10.0
+        self.code = 0
+        self.cluster = Simulated(Site(nodes=uniform_site(nodes, cpus), **site), Clock(1000.0), self.work)
+
+    def work(self, run: Execution) -> Outcome:
+        self.ran.append(run)
+
+        def finish(ended: float) -> int:
+            self.finished.append(run.job_id)
+            return self.code
+
+        return Outcome(self.seconds, finish)
+
+    def submit(self, name: str = "a", **changed: Any) -> Any:
+        here = Path("/x")
+        facts: dict[str, Any] = {"minutes": 5.0, "lane": LANE, **changed}
+        return self.cluster.submit(JobSpec(name=name, script=here, log=here, workdir=here, **facts))
+
+    def job(self, name: str = "a", **changed: Any) -> str:
+        accepted = self.submit(name, **changed)
+        assert isinstance(accepted, Accepted)
+        return accepted.job_id
+
+    def state(self, job_id: str) -> JobState | None:
+        listing = self.cluster.listing()
+        assert isinstance(listing, Listing)
+        row = listing.by_id().get(job_id)
+        return row.state if row else None
+
+    def accounted(self, *ids: str, names: tuple[str, ...] = ()) -> dict[str, Any]:
+        history = self.cluster.history(0.0, ids, names)
+        assert isinstance(history, History)
+        return {row.job_id: row for row in history.jobs}
+
+
+def test_a_job_waits_runs_ends_and_is_forgotten_after_min_job_age() -> None:
+    rig = Rig(min_job_age=60.0)
+    job = rig.job()
+    assert rig.state(job) is JobState.PENDING
+    rig.cluster.advance(1)
+    assert rig.state(job) is JobState.RUNNING
+    rig.cluster.advance(10)
+    assert rig.state(job) is JobState.COMPLETED
+    rig.cluster.advance(61)
+    assert rig.state(job) is None
+    assert rig.accounted(job)[job].state is JobState.COMPLETED
+
+
+def test_jobs_beyond_the_nodes_wait_for_their_turn_in_order_and_smaller_ones_pass() -> None:
+    rig = Rig(cpus=2)
+    first, second, third, small = rig.job(cpus=1), rig.job(cpus=2), rig.job(cpus=2), rig.job(cpus=1)
+    rig.cluster.advance(1)
+    assert [run.job_id for run in rig.ran] == [first, small]
+    rig.cluster.advance(12)
+    assert [run.job_id for run in rig.ran] == [first, small, second]
+    rig.cluster.advance(12)
+    assert rig.ran[-1].job_id == third
+
+
+@pytest.mark.parametrize("after", [("999999",), ("PURGED",)])
+def test_afterany_on_purged_and_unknown_ids_runs_at_once_or_is_refused_by_a_strict_site(after: tuple[str, ...]) -> None:
+    for policy in ("satisfied", "refused"):
+        rig = Rig(min_job_age=5.0, unknown_dependency=policy)
+        done = rig.job()
+        rig.cluster.advance(60)
+        answer = rig.submit(after=tuple(done if i == "PURGED" else i for i in after))
+        rig.cluster.advance(1)
+        if policy == "refused":
+            assert answer == Refused("Dependency", When.LATER, "Job dependency problem")
+        else:
+            assert len(rig.ran) == 2
+
+
+def test_afterany_starts_when_the_last_one_ends_however_it_ended() -> None:
+    rig = Rig(cpus=4)
+    one, two = rig.job(), rig.job()
+    waiting = rig.job("w", after=(one, two))
+    rig.cluster.advance(2)
+    rig.cluster.cancel_by(one, "0")
+    rig.cluster.advance(8)
+    assert rig.state(waiting) is JobState.PENDING
+    rig.cluster.advance(40)
+    assert [run.job_id for run in rig.ran] == [one, two, waiting]
+    assert rig.state(one) is JobState.CANCELLED
+
+
+def test_sacct_by_name_does_not_show_jobs_that_wait_for_a_dependency() -> None:
+    rig = Rig()
+    job = rig.job()
+    waiting = rig.job("w", after=(job,))
+    rig.cluster.advance(1)
+    assert waiting not in rig.accounted(names=("w",))
+    assert rig.accounted(waiting)[waiting].state is JobState.PENDING
+
+
+def test_accounting_lags_may_be_down_and_may_be_absent() -> None:
+    rig = Rig(accounting_lag=30.0)
+    job = rig.job()
+    rig.cluster.advance(20)
+    assert rig.state(job) is JobState.COMPLETED
+    assert rig.accounted(job) == {}
+    rig.cluster.advance(30)
+    assert rig.accounted(job)[job].state is JobState.COMPLETED
+    rig.cluster.faults.accounting_down = True
+    assert isinstance(rig.cluster.history(0.0, [job], []), NoAnswer)
+    assert isinstance(Rig(accounting=False).cluster.history(0.0, [], []), Unavailable)
+
+
+def test_lost_replies_leave_a_job_and_lost_requests_do_not() -> None:
+    rig = Rig()
+    rig.cluster.faults.replies.extend(["lost-before", "lost-after"])
+    assert isinstance(rig.submit("before"), Unknown)
+    assert isinstance(rig.submit("after"), Unknown)
+    assert [job.spec.name for job in rig.cluster.jobs.values()] == ["after"]
+
+
+def test_a_stopped_controller_takes_what_arrived_when_it_goes_on() -> None:
+    rig = Rig()
+    rig.cluster.faults.controller_down = rig.cluster.faults.stopped = True
+    assert isinstance(rig.submit(), Unknown)
+    assert isinstance(rig.cluster.listing(), NoAnswer)
+    assert isinstance(rig.cluster.cancel(["1"]), NoAnswer)
+    assert not rig.cluster.jobs
+    rig.cluster.resume_controller()
+    rig.cluster.advance(1)
+    assert len(rig.ran) == 1
+
+
+def test_a_failed_node_ends_its_jobs_while_their_processes_live_on() -> None:
+    rig = Rig()
+    job = rig.job()
+    waiting = rig.job("w", after=(job,))
+    rig.cluster.advance(2)
+    rig.cluster.fail_node("node0001", zombies=True)
+    assert rig.state(job) is JobState.NODE_FAIL
+    assert not rig.finished
+    rig.cluster.advance(20)
+    assert rig.finished == [job]
+    assert rig.state(waiting) is JobState.PENDING, "there is no other node"
+    rig.cluster.restore_node("node0001")
+    rig.cluster.advance(1)
+    assert rig.ran[-1].job_id == waiting
+
+
+def test_preempted_jobs_come_back_only_where_they_may() -> None:
+    for mode, may, state in (
+        ("REQUEUE", True, JobState.PENDING),
+        ("REQUEUE", False, JobState.PREEMPTED),
+        ("CANCEL", True, JobState.PREEMPTED),
+    ):
+        rig = Rig(preempt_mode=mode)
+        job = rig.job(requeue=may)
+        rig.cluster.advance(1)
+        rig.cluster.preempt(job)
+        assert rig.state(job) is state
+        rig.cluster.advance(125)
+        assert [run.restart for run in rig.ran] == ([0, 1] if state is JobState.PENDING else [0])
+
+
+def test_over_its_limit_a_job_ends_a_little_late_and_without_its_own_end() -> None:
+    rig = Rig()
+    rig.seconds = 10_000
+    job = rig.job(minutes=0.5)
+    rig.cluster.advance(73)
+    assert rig.state(job) is JobState.RUNNING
+    rig.cluster.advance(18)
+    assert rig.state(job) is JobState.TIMEOUT
+    assert not rig.finished
+
+
+def test_limits_refuse_hold_or_leave_a_shadow() -> None:
+    rig = Rig(max_submit_jobs=1)
+    rig.job()
+    assert rig.submit() == Refused("AssocMaxSubmitJobLimit", When.LATER, "AssocMaxSubmitJobLimit")
+    impossible = Rig()
+    refused = impossible.submit(cpus=3)
+    assert isinstance(refused, Refused) and refused.when is When.NEVER
+    [shadow] = impossible.cluster.listing().jobs  # type: ignore[union-attr]
+    assert (shadow.state, shadow.reason) == (JobState.FAILED, "BadConstraints")
+    for enforced in (True, False):
+        long = Rig(partitions=(Partition(max_minutes=1.0),), enforce_limits=enforced)
+        answer = long.submit()
+        assert isinstance(answer, Refused) is enforced
+        long.cluster.advance(1000)
+        assert not long.ran
+
+
+def test_exit_codes_from_128_up_are_wrong_in_the_accounts_only() -> None:
+    rig = Rig()
+    rig.code = 255
+    job = rig.job()
+    rig.cluster.advance(20)
+    assert rig.cluster.jobs[job].exit_code == 255
+    assert rig.accounted(job)[job].exit_code == 127
+
+
+def test_a_cap_on_running_jobs_and_begin_times_are_kept() -> None:
+    rig = Rig(cpus=8, max_running_jobs=2)
+    jobs = [rig.job() for _ in range(3)]
+    late = rig.job("late", begin_seconds=100)
+    rig.cluster.advance(5)
+    assert [run.job_id for run in rig.ran] == jobs[:2]
+    rig.cluster.advance(90)
+    assert late not in [run.job_id for run in rig.ran]
+    rig.cluster.advance(10)
+    assert rig.ran[-1].job_id == late
+
+
+def test_excluded_nodes_are_avoided() -> None:
+    rig = Rig(nodes=2)
+    rig.job(exclude=("node0001",))
+    rig.cluster.advance(1)
+    assert rig.ran[0].node == "node0002"
