@@ -26,15 +26,13 @@ ALLOWED = {
     ("slots/files.py", "_temporary"),
     ("slots/files.py", "publish"),
     ("slots/files.py", "replace"),
-    # Its callers name the effect: many of these are one.
-    ("slots/files.py", "write_lightly"),
     # The server's own folder: starting it twice is harmless, and its tests kill it at will.
     ("record/embedded.py", "*"),
     ("record/server/launch.py", "*"),
     ("record/server/place.py", "*"),
     ("record/server/processes.py", "*"),
     # A doorbell marker that is lost rings again with the next tick's listing.
-    ("controller/tick.py", "_doorbells"),
+    ("controller/tick.py", "_fold"),
     # Doctor tries links and renames on files of its own and removes them.
     ("controller/doctor/host.py", "_durable"),
 }
