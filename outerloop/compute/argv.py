@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from outerloop.compute.jobids import is_job_id
@@ -16,10 +17,19 @@ from outerloop.compute.protocol import JobSpec, Lane, Refused, When
 from outerloop.compute.tools import acts_as_option
 from outerloop.compute.walltime import format_minutes
 
-__all__ = ["MAX_SCRIPT_BYTES", "check_extra", "check_job", "sbatch_argv"]
+__all__ = ["MAX_SCRIPT_BYTES", "ArrayRange", "check_extra", "check_job", "sbatch_argv"]
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 """slurmctld's default cap on a job script (SchedulerParameters=max_script_size)."""
+
+
+@dataclass(frozen=True)
+class ArrayRange:
+    """Tasks 0 to count-1 of an array; at most `throttle` of them at once, None for no such limit."""
+
+    count: int
+    throttle: int | None = None
+
 
 _MEMORY_OPTIONS = frozenset({"--mem", "--mem-per-cpu", "--mem-per-gpu"})
 # Stated by the job's own request, or by this builder for reasons of its own.
@@ -118,7 +128,9 @@ def _option_name(option: str) -> str:
     return option[:2]
 
 
-def check_job(job: JobSpec, *, max_script_bytes: int = MAX_SCRIPT_BYTES) -> Refused | None:
+def check_job(
+    job: JobSpec, tasks: ArrayRange | None = None, *, max_script_bytes: int = MAX_SCRIPT_BYTES
+) -> Refused | None:
     """What would make the submission nonsense, as the refusal that it would earn; None for a sane job."""
 
     def config(reason: str, detail: str) -> Refused:
@@ -141,6 +153,8 @@ def check_job(job: JobSpec, *, max_script_bytes: int = MAX_SCRIPT_BYTES) -> Refu
     for label, amount in (("cpus", job.cpus), ("nodes", job.nodes)):
         if amount < 1:
             return config("Resources", f"{label} = {amount} is less than one")
+    if tasks is not None and (tasks.count < 1 or (tasks.throttle is not None and tasks.throttle < 1)):
+        return config("Array", f"{tasks.count} tasks, {tasks.throttle} at once: not an array")
     if job.gpus < 0 or (job.memory_mb is not None and job.memory_mb < 1):
         return config("Resources", f"gpus = {job.gpus}, memory_mb = {job.memory_mb}: not an amount")
     for label, path in (("script", job.script), ("log", job.log), ("workdir", job.workdir)):
@@ -177,14 +191,17 @@ def check_job(job: JobSpec, *, max_script_bytes: int = MAX_SCRIPT_BYTES) -> Refu
     return None
 
 
-def sbatch_argv(sbatch: Path, job: JobSpec) -> list[str]:
-    """sbatch's arguments for a job that `check_job` let pass. `gpus` and `memory_mb` are per node."""
+def sbatch_argv(sbatch: Path, job: JobSpec, tasks: ArrayRange | None = None) -> list[str]:
+    """sbatch's arguments for a job (or an array of them) that `check_job` let pass.
+
+    `gpus` and `memory_mb` are per node.
+    """
     lane = job.lane
     argv = [
         str(sbatch),
         "--parsable",
         f"--job-name={job.name}",
-        f"--output={_literal(job.log)}",
+        f"--output={_literal(job.log)}" + (".%a" if tasks else ""),
         "--open-mode=append",
         f"--chdir={job.workdir}",
         f"--time={format_minutes(job.minutes)}",
@@ -199,6 +216,8 @@ def sbatch_argv(sbatch: Path, job: JobSpec) -> list[str]:
         # which is the clean one that we gave it.
         "--export=ALL",
     ]
+    if tasks is not None:
+        argv.append(f"--array=0-{tasks.count - 1}" + (f"%{tasks.throttle}" if tasks.throttle else ""))
     if job.after:
         argv.append("--dependency=afterany:" + ":".join(job.after))
     if job.begin_seconds is not None:

@@ -1,13 +1,14 @@
 """Job ids as Slurm prints them: plain, array task, array range, heterogeneous part.
 
-Covered: recognising and expanding. Not covered: step ids (123.batch), which no query of ours asks for.
+Covered: recognising, expanding and folding. Not covered: step ids (123.batch), which no query of ours asks for.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-__all__ = ["array_id", "expand_ids", "is_job_id"]
+__all__ = ["array_id", "expand_ids", "fold_tasks", "is_job_id", "task_id"]
 
 _ID = re.compile(r"\d+(?:_\d+)?", re.ASCII)
 _HETEROGENEOUS = re.compile(r"(\d+)\+\d+", re.ASCII)
@@ -26,6 +27,40 @@ def is_job_id(text: str) -> bool:
 def array_id(job_id: str) -> str:
     """The id of the whole job that an array task belongs to: 123 for 123_4, and for 123 itself."""
     return job_id.partition("_")[0]
+
+
+def task_id(array: str, task: int) -> str:
+    """The id of one task: 123_4."""
+    return f"{array}_{task}"
+
+
+def fold_tasks(ids: Iterable[str]) -> list[str]:
+    """Ids with the tasks of one array together: 123_0, 123_1, 123_2, 123_7 and 9 -> 123_[0-2,7] and 9.
+
+    scancel sends one request for each word that it is given.
+    """
+    single: set[str] = set()
+    tasks: dict[str, set[int]] = {}
+    for job_id in ids:
+        array, underscore, task = job_id.partition("_")
+        if underscore and task.isdigit():
+            tasks.setdefault(array, set()).add(int(task))
+        else:
+            single.add(job_id)
+    for array, numbers in tasks.items():
+        ranges = _ranges(sorted(numbers))
+        single.add(f"{array}_[{ranges}]" if len(numbers) > 1 else f"{array}_{ranges}")
+    return sorted(single)
+
+
+def _ranges(numbers: list[int]) -> str:
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
 def expand_ids(text: str) -> tuple[str, ...]:

@@ -49,6 +49,8 @@ class Local:
     """The Compute protocol on this machine. Everything is in the spool's folder; the object holds no state."""
 
     name = "local"
+    arrays = False
+    """Starting a process costs the same however it is asked for, and there is no controller to spare."""
 
     def __init__(
         self,
@@ -85,6 +87,10 @@ class Local:
         except OSError as error:
             return Refused("Spool", When.LATER, str(error))
         return self._launch(folder)
+
+    def submit_array(self, job: JobSpec, count: int, throttle: int | None) -> SubmitOutcome:
+        """Always refused: `arrays` says that single jobs are to be submitted instead."""
+        return Refused("Array", When.CONFIG, f"{job.name}: the local backend takes single jobs, not {count} at once")
 
     def _check(self, job: JobSpec) -> Refused | None:
         if sys.platform != "linux":

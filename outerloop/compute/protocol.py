@@ -215,8 +215,17 @@ class Compute(Protocol):
     """A place that runs jobs without being watched."""
 
     name: str
+    arrays: bool
+    """Whether `submit_array` is worth calling; without it, single jobs are as cheap."""
 
     def submit(self, job: JobSpec) -> SubmitOutcome: ...
+
+    def submit_array(self, job: JobSpec, count: int, throttle: int | None) -> SubmitOutcome:
+        """Tasks 0 to count-1 of one script in one request; `throttle` is how many may run at once, None for any.
+
+        The accepted id is the array's; its tasks are called "<id>_<task>" and bear the array's name. The log of task
+        K is `job.log` with ".K" at its end.
+        """
 
     def listing(self) -> Listing | NoAnswer:
         """One query: every job of ours that the queue shows."""

@@ -94,6 +94,8 @@ _MESSAGES: tuple[tuple[str, str, When], ...] = (
     ("required node not available", "NodeDown", When.LATER),
     ("requested nodes are busy", "NodesBusy", When.LATER),
     ("job violates accounting/qos policy", "AccountingPolicy", When.LATER),
+    ("invalid job array specification", "ArraySize", When.LATER),
+    ("slurm job queue full", "QueueFull", When.LATER),
     ("unable to open file", "SCRIPT_MISSING", When.CONFIG),
     ("does not look like a batch script", "SCRIPT_SHEBANG", When.CONFIG),
     ("access/permission denied", "PermissionDenied", When.CONFIG),

@@ -54,6 +54,8 @@ class Simulated:
     """A cluster of `site` on `clock`; `work` says what a script does. The same seed and calls give the same answers."""
 
     name = "simulated"
+    arrays = False
+    """What is simulated is what single jobs do; the same work as an array would start and end alike."""
 
     def __init__(self, site: Site, clock: Clock, work: Work, *, seed: int = 0, faults: Faults | None = None) -> None:
         self.site = site
@@ -97,6 +99,12 @@ class Simulated:
             case "down":
                 return Refused("ControllerDown", When.LATER, "Unable to contact slurm controller (connect failure)")
         return self._take(job)
+
+    def submit_array(self, job: JobSpec, count: int, throttle: int | None) -> SubmitOutcome:
+        """Always refused: `arrays` says that single jobs are to be submitted instead."""
+        return Refused(
+            "Array", When.CONFIG, f"{job.name}: the simulated cluster takes single jobs, not {count} at once"
+        )
 
     def listing(self) -> Listing | NoAnswer:
         self._catch_up()

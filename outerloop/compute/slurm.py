@@ -1,7 +1,7 @@
 """Slurm through its command line: works with every release from 22.05 on.
 
-Covered: submit with its three outcomes, one listing, one history, cancel, limits. Not covered: job arrays and pyslurm
-(slurm_api.py comes beside this file, same protocol, same contract tests), when to ask, what an answer changes.
+Covered: submit with its three outcomes, of jobs and of arrays, one listing, one history, cancel, limits. Not covered:
+pyslurm (slurm_api.py comes beside this file, same protocol, same contract tests), when to ask, what an answer changes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from outerloop.compute.argv import MAX_SCRIPT_BYTES, check_job, sbatch_argv
-from outerloop.compute.jobids import array_id, expand_ids, is_job_id
+from outerloop.compute.argv import MAX_SCRIPT_BYTES, ArrayRange, check_job, sbatch_argv
+from outerloop.compute.jobids import array_id, expand_ids, fold_tasks, is_job_id
 from outerloop.compute.protocol import (
     Accepted,
     History,
@@ -89,6 +89,7 @@ class SlurmCli:
     """The Compute protocol on sbatch, squeue, sacct, scancel and scontrol."""
 
     name = "slurm"
+    arrays = True
 
     def __init__(
         self,
@@ -129,7 +130,14 @@ class SlurmCli:
 
     def submit(self, job: JobSpec) -> SubmitOutcome:
         """Hand one job to sbatch. Makes the log's folder, because Slurm opens the log before the script runs."""
-        refused = check_job(job, max_script_bytes=self._max_script_bytes)
+        return self._submit(job, None)
+
+    def submit_array(self, job: JobSpec, count: int, throttle: int | None) -> SubmitOutcome:
+        """One sbatch for `count` tasks. Pending tasks of an array are one record for Slurm's controller."""
+        return self._submit(job, ArrayRange(count, throttle))
+
+    def _submit(self, job: JobSpec, tasks: ArrayRange | None) -> SubmitOutcome:
+        refused = check_job(job, tasks, max_script_bytes=self._max_script_bytes)
         if refused:
             return refused
         sbatch = self._tools.get("sbatch")
@@ -139,7 +147,7 @@ class SlurmCli:
             _make_durable_folder(job.log.parent)
         except OSError as error:
             return Refused("LogFolder", When.LATER, f"{job.log.parent}: {error.strerror}")
-        result = run_tool(sbatch_argv(sbatch, job), timeout=self._submit_timeout, env=self._environment(job.env))
+        result = run_tool(sbatch_argv(sbatch, job, tasks), timeout=self._submit_timeout, env=self._environment(job.env))
         return _read_submission(result)
 
     # ------------------------------------------------------------------------------------------- questions
@@ -239,7 +247,7 @@ class SlurmCli:
 
     def cancel(self, ids: Iterable[str]) -> NoAnswer | None:
         """scancel. Unknown and finished ids are fine: what they are now is for the next listing to say."""
-        wanted = sorted({job_id for job_id in ids if is_job_id(job_id)})
+        wanted = fold_tasks(job_id for job_id in ids if is_job_id(job_id))
         for first in range(0, len(wanted), _CANCEL_BATCH):
             result = self._ask("scancel", wanted[first : first + _CANCEL_BATCH])
             complaints = [line for line in result.stderr.splitlines() if line.strip()]

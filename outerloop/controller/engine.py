@@ -23,6 +23,7 @@ from outerloop.controller.interest import drop_interest
 from outerloop.controller.ledger import Ledger, LedgerEvent, effective_cancel, fold_events
 from outerloop.controller.request import Execution
 from outerloop.controller.submit import changed_image
+from outerloop.dispatch.arrays import awaited_jobs, with_arrays
 from outerloop.dispatch.budget import Budget
 from outerloop.dispatch.settle import fold_attempts, live_attempts
 from outerloop.dispatch.submit import recover_intents, submit_ready
@@ -267,7 +268,7 @@ class Engine:
             run.due_at = due = self._due(now, slots, attempts)
             run.last_error = None
             run.updated_at = now
-            job_ids = [a.job_id for a in attempts if a.state == "submitted" and a.job_id]
+            job_ids = awaited_jobs(session, attempts, [slot.id for slot in slots])
             observation_final = [a.absent_at is not None for a in attempts if a.state == "submitted"]
         reason = f"waiting for {len(attempts)} job{'s' if len(attempts) != 1 else ''}"
         all_final = not job_ids or (bool(observation_final) and all(observation_final))
@@ -277,7 +278,7 @@ class Engine:
             self.lease,
             job_ids,
             begin_seconds=max(1.0, (due - now).total_seconds()) if all_final else None,
-            gone=self._gone(attempts),
+            gone=with_arrays(self._gone(attempts), attempts),
         )
         if ring not in {"rings", "already rings", "off"}:
             self.notes.append(f"no wake job: {ring}; the tick goes on with this run")

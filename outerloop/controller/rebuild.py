@@ -13,12 +13,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from outerloop.compute.jobids import task_id
 from outerloop.compute.names import job_name
 from outerloop.controller.evidence import Disk, read_run
 from outerloop.controller.ledger import fold_events
@@ -29,6 +31,7 @@ from outerloop.dispatch.evidence import Action
 from outerloop.dispatch.settle import change_slot, decision_from_disk, settle_row
 from outerloop.dispatch.submit import walltime_minutes
 from outerloop.record.models import (
+    Array,
     Attempt,
     Await,
     Champion,
@@ -44,6 +47,9 @@ from outerloop.slots import SlotDirectory
 from outerloop.slots.files import read_json
 
 __all__ = ["Rebuilt", "rebuild"]
+
+Tasks = dict[tuple[str, int], tuple[Array, int]]
+"""(slot digest, attempt) -> the array that it was last mapped into, and the task there."""
 
 
 @dataclass
@@ -68,13 +74,14 @@ def rebuild(context: Context, *, progress: Any = None) -> Rebuilt:
     with context.record.transaction("tx.rebuild") as session:
         _forget(session, realm)
         known: dict[str, int] = {}
+        tasks = _arrays(context, session, realm)
         for run_id in _run_ids(context):
             try:
                 disk = read_run(context, run_id)
             except Exception as error:
                 done.problems.append(f"run {run_id}: {type(error).__name__}: {error}")
                 continue
-            _insert(context, session, realm, disk, known, done)
+            _insert(context, session, realm, disk, known, tasks, done)
             if progress is not None:
                 progress(run_id)
         done.champions = (
@@ -103,13 +110,51 @@ def _forget(session: Session, realm: int) -> None:
         session.execute(delete(table).where(table.run_id.in_(mine)))
     session.execute(delete(Wake).where(Wake.realm_id == realm))
     session.execute(delete(Attempt).where(Attempt.realm_id == realm))
+    session.execute(delete(Array).where(Array.realm_id == realm))
     session.execute(delete(Slot).where(Slot.realm_id == realm))
     session.execute(delete(Champion).where(Champion.realm_id == realm))
     session.execute(delete(Heartbeat).where(Heartbeat.realm_id == realm))
     session.execute(delete(Run).where(Run.realm_id == realm))
 
 
-def _insert(context: Context, session: Session, realm: int, disk: Disk, known: dict[str, int], done: Rebuilt) -> None:
+def _arrays(context: Context, session: Session, realm: int) -> Tasks:
+    """Every array whose task map lies on disk, and which task of which array each attempt last was."""
+    try:
+        names = [entry.name for entry in os.scandir(context.root.arrays) if entry.is_dir()]
+    except FileNotFoundError:
+        return {}
+    found: Tasks = {}
+    maps = {name: read_json(context.root.array(name) / "map.json") for name in names}
+    for name in sorted((n for n in names if maps[n] is not None), key=lambda n: (str((maps[n] or {}).get("at")), n)):
+        entries = [(Path(str(e["slot"])).name, int(e["attempt"])) for e in (maps[name] or {}).get("tasks", [])]
+        if len(entries) < 2:
+            continue
+        submitted = read_json(context.root.array(name) / "submitted.json") or {}
+        job_id = str(submitted.get("job_id") or "") or None
+        row = Array(
+            realm_id=realm,
+            name=name,
+            state="submitted" if job_id else "intent",
+            job_id=job_id,
+            lane=str((maps[name] or {}).get("lane") or ""),
+            count=len(entries),
+            map={"tasks": [list(entry) for entry in entries]},
+        )
+        session.add(row)
+        session.flush()
+        found |= {entry: (row, task) for task, entry in enumerate(entries)}
+    return found
+
+
+def _insert(
+    context: Context,
+    session: Session,
+    realm: int,
+    disk: Disk,
+    known: dict[str, int],
+    tasks: Tasks,
+    done: Rebuilt,
+) -> None:
     request = disk.request
     session.execute(insert_run(realm, request))
     for number, planned in sorted(disk.planned.items()):
@@ -118,7 +163,7 @@ def _insert(context: Context, session: Session, realm: int, disk: Disk, known: d
             if item.work.digest not in known:
                 known[item.work.digest] = slot.id
                 done.slots += 1
-                done.attempts += _attempts(context, session, slot)
+                done.attempts += _attempts(context, session, slot, tasks)
             row = item.row(request.id, slot.id, number)
             session.execute(insert(Measure).values(row).on_conflict_do_nothing())
     run = session.scalars(select(Run).where(Run.id == request.id)).one()
@@ -128,7 +173,7 @@ def _insert(context: Context, session: Session, realm: int, disk: Disk, known: d
     done.verdicts += run.verdict is not None
 
 
-def _attempts(context: Context, session: Session, slot: Slot) -> int:
+def _attempts(context: Context, session: Session, slot: Slot, tasks: Tasks) -> int:
     """Replay a slot's attempts in their order; the slot ends up as the live fold left it."""
     directory = context.slot(slot.digest)
     numbers = directory.attempt_numbers()
@@ -137,7 +182,7 @@ def _attempts(context: Context, session: Session, slot: Slot) -> int:
         # A grant came after the attempt that it names: what exhausted the slot later still stands.
         while grants and int(grants[0].get("attempt") or 0) < n:
             _grant(slot, grants.pop(0))
-        _attempt(context, session, slot, directory, n)
+        _attempt(context, session, slot, directory, n, tasks.get((slot.digest, n)))
     for grant in grants:
         _grant(slot, grant)
     session.flush()
@@ -151,18 +196,34 @@ def _grant(slot: Slot, grant: Mapping[str, Any]) -> None:
         slot.state, slot.failure_class, slot.reason, slot.detail, slot.settled_at = "open", None, "", "", None
 
 
-def _attempt(context: Context, session: Session, slot: Slot, directory: SlotDirectory, n: int) -> None:
+def _attempt(
+    context: Context,
+    session: Session,
+    slot: Slot,
+    directory: SlotDirectory,
+    n: int,
+    task: tuple[Array, int] | None,
+) -> None:
     order = directory.order(n) or {}
     submitted = directory.submitted(n) or {}
     claim = directory.claim(n)
     settled = directory.settled(n)
-    job_id = claim.job_id if claim else (str(submitted.get("job_id") or "") or None)
+    said = str(submitted.get("job_id") or "")
+    if submitted and "array" not in submitted:
+        # It was a task of an array that the site refused, and went out alone afterwards.
+        task = None
+    elif task is not None and task[0].job_id and not said:
+        said = task_id(task[0].job_id, task[1])
+    job_id = claim.job_id if claim else (said or None)
     attempt = Attempt(
         realm_id=slot.realm_id,
         slot_id=slot.id,
         n=n,
         state="submitted" if job_id else "intent",
         job_name=str(submitted.get("job_name") or job_name(context.deployment, slot.label, slot.digest, n)),
+        array_id=task[0].id if task else None,
+        array_task=task[1] if task else None,
+        array_name=task[0].name if task else "",
         job_id=job_id,
         cluster=str(submitted.get("cluster") or ""),
         minutes=walltime_minutes(slot.order, context.patience.margin_minutes),

@@ -45,8 +45,10 @@ def spent_gpu_hours(session: Session, realm_id: int, target: str) -> float:
     return float(total or 0.0)
 
 
-def reserve(session: Session, slot: Slot, minutes: float, budget: Budget) -> float:
+def reserve(session: Session, slot: Slot, minutes: float, budget: Budget, drafted: float = 0.0) -> float:
     """GPU-hours that an attempt of this slot reserves. Raises BudgetExceeded when they are not there.
+
+    `drafted`: hours of the same target that this transaction reserves and has not written yet.
 
     Two reservations for one target wait for each other, so that together they cannot exceed the limit.
     """
@@ -55,7 +57,7 @@ def reserve(session: Session, slot: Slot, minutes: float, budget: Budget) -> flo
     if asked == 0 or budget.gpu_hours is None:
         return asked
     session.execute(text("select pg_advisory_xact_lock(hashtext(:t))"), {"t": f"budget:{slot.realm_id}:{slot.target}"})
-    used = spent_gpu_hours(session, slot.realm_id, slot.target)
+    used = spent_gpu_hours(session, slot.realm_id, slot.target) + drafted
     if used + asked > budget.gpu_hours:
         raise BudgetExceeded(slot.target, budget.gpu_hours, used, asked)
     return asked

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from outerloop.compute.jobids import array_id
 from outerloop.compute.protocol import Compute, History, JobRow, Listing, NoAnswer, Unavailable
 from outerloop.record.store import Record
 
@@ -66,11 +67,13 @@ class Observation:
 
     def ask_history(self, since: datetime, ids: Iterable[str], names: Iterable[str]) -> None:
         """Ask accounting about what the listing lacks, once per observation; later calls are ignored."""
-        wanted_ids, wanted_names = sorted(set(ids)), sorted(set(names))
+        asked_ids, wanted_names = set(ids), sorted(set(names))
+        # An array's id covers its tasks, however many.
+        wanted_ids = sorted({array_id(job_id) for job_id in asked_ids})
         if self._history is not None or not (wanted_ids or wanted_names) or not self.complete:
             return
         self._history = self.compute.history((since - HISTORY_MARGIN).timestamp(), wanted_ids, wanted_names)
-        self._asked = {*wanted_ids, *wanted_names}
+        self._asked = {*asked_ids, *wanted_names}
         if isinstance(self._history, History):
             for row in self._history.jobs:
                 self._history_ids[row.job_id] = row

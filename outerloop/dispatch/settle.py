@@ -24,10 +24,10 @@ from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, Evidence, ResultFacts, read_evidence
 from outerloop.dispatch.observe import Observation
 from outerloop.effects import effect
-from outerloop.record.models import Attempt, Await, Run, Slot
+from outerloop.record.models import Attempt, Await, Measure, Run, Slot
 from outerloop.slots import Pin, Result, SlotDirectory
 
-__all__ = ["Folded", "apply_decision", "ask_about", "cancel_jobs", "fold_attempts", "live_attempts"]
+__all__ = ["Folded", "apply_decision", "ask_about", "cancel_jobs", "fold_attempts", "live_attempts", "make_due"]
 
 BACKOFF_CEILING = timedelta(hours=1)
 CHECKPOINT_NAME = re.compile(r"step-(\d{10,})")
@@ -60,8 +60,8 @@ def ask_about(observation: Observation, attempts: Iterable[Attempt]) -> None:
     for attempt in attempts:
         if attempt.job_id is not None and observation.listed(attempt.job_id) is None:
             ids.append(attempt.job_id)
-        elif attempt.job_id is None and not observation.named(attempt.job_name).listed:
-            names.append(attempt.job_name)
+        elif attempt.job_id is None and not observation.named(attempt.known_as).listed:
+            names.append(attempt.known_as)
         else:
             continue
         since.append(attempt.intent_at)
@@ -113,7 +113,7 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
             attempt.job_id = claim.job_id
         # A listing says nothing about what was submitted after it began.
         in_time = attempt.submitted_at is None or attempt.submitted_at < observation.started
-        sighting = observation.job(attempt.job_id, attempt.job_name)
+        sighting = observation.job(attempt.job_id, attempt.known_as)
         answered = sighting.answered and (in_time or sighting.row is not None)
         row = sighting.row if answered else None
         result = directory.result(attempt.n)
@@ -264,6 +264,12 @@ def change_slot(
             slot.next_try_at = now
         case Action.NOTHING | Action.ALIVE | Action.WAIT:
             pass
+
+
+def make_due(session: Session, slot_id: int) -> None:
+    """Let the runs that want this slot look at it now."""
+    runs = select(Measure.run_id).where(Measure.slot_id == slot_id)
+    session.execute(update(Run).where(Run.id.in_(runs), Run.state == "waiting").values(due_at=func.now()))
 
 
 def _exhaust(slot: Slot, failure_class: str, decision: Decision, now: datetime | None) -> None:

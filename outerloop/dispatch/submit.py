@@ -1,68 +1,61 @@
 """Submitting exactly once: intent, then job, then outcome; and what to do about outcomes that nobody knows.
 
 Covered: new attempts for slots that need one, budgets at intent, outcomes, adoption and resubmission of old intents.
-Not covered: wake jobs (wakes.py), how a job ended (settle.py).
+Not covered: job arrays (arrays.py), wake jobs (wakes.py), how a job ended (settle.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-import os
-import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 
-from sqlalchemy import ColumnElement, and_, exists, func, select, update
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import func, insert, select
+from sqlalchemy.orm import Session
 
-from outerloop.compute.argv import gpu_options
 from outerloop.compute.names import job_name
-from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, Unknown, When
+from outerloop.compute.protocol import Accepted, Refused, SubmitOutcome, Unknown, When
+from outerloop.dispatch.arrays import (
+    ArraySubmission,
+    carry_out_array,
+    group,
+    lane_is_full,
+    largest_array,
+    recover_array,
+    withdraw,
+)
 from outerloop.dispatch.budget import Budget, BudgetExceeded, reserve
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEvidence, read_intent
 from outerloop.dispatch.observe import Observation
-from outerloop.dispatch.settle import Folded, apply_decision, ask_about, newest_checkpoint
+from outerloop.dispatch.settle import Folded, apply_decision, ask_about, make_due
+from outerloop.dispatch.submission import (
+    NOBODY_WAITS,
+    REFUSED_LATER_SECONDS,
+    Submission,
+    SubmitReport,
+    acceptance,
+    attempt_order,
+    refuse,
+    request,
+    unwanted,
+    walltime_minutes,
+)
 from outerloop.effects import effect
 from outerloop.job.script import job_script
-from outerloop.record.models import Attempt, Measure, Run, Slot
+from outerloop.record.models import Attempt, Slot
 from outerloop.record.store import LeaseHandle
 
-__all__ = ["NOBODY_WAITS", "Submission", "SubmitReport", "recover_intents", "submit_ready", "unwanted"]
-
-NOBODY_WAITS = "every run that asked for it has ended"
-
-REFUSED_LATER_SECONDS = 60
-"""How soon a submission that met a full queue is tried again; no attempt is spent on it."""
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One intent that is ours to carry out."""
-
-    attempt_id: int
-    slot_id: int
-    digest: str
-    n: int
-    job_name: str
-    minutes: float
-    order: Mapping[str, Any]
-    excluded: tuple[str, ...]
-    token: datetime
-    """intent_at: a later resubmission of the same attempt has another one, and then ours no longer counts."""
-
-
-@dataclass
-class SubmitReport:
-    """What a round of submitting did."""
-
-    accepted: list[str] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    over_budget: BudgetExceeded | None = None
+__all__ = [
+    "NOBODY_WAITS",
+    "Submission",
+    "SubmitReport",
+    "recover_intents",
+    "submit_ready",
+    "unwanted",
+    "walltime_minutes",
+]
 
 
 def submit_ready(
@@ -80,25 +73,32 @@ def submit_ready(
     nodes to stay away from besides those that failed.
     """
     report = SubmitReport()
-    if not slot_ids:
-        return report
-    submissions: list[Submission] = []
-    try:
-        with _intending(context, lease, lease_seconds) as session:
-            now = session.scalar(select(func.clock_timestamp()))
-            assert now is not None
-            # One order of locking for everybody, so that two runs that share slots cannot deadlock.
-            query = select(Slot).where(Slot.id.in_(slot_ids)).order_by(Slot.digest).with_for_update()
-            for slot in session.scalars(query):
-                submission = _intend(context, session, slot, now, budget)
-                if submission is not None:
-                    submissions.append(submission)
-    except BudgetExceeded as exceeded:
-        report.over_budget = exceeded
-        return report
-    for submission in submissions:
-        also = tuple(node for node in exclude if node not in submission.excluded)
-        _carry_out(context, replace(submission, excluded=(*submission.excluded, *also)), report)
+    waiting = list(slot_ids)
+    largest = largest_array(context.compute, len(waiting))
+    while waiting:
+        try:
+            with _intending(context, lease, lease_seconds) as session:
+                batches = _intend(context, session, waiting, budget, exclude, largest)
+        except BudgetExceeded as exceeded:
+            report.over_budget = exceeded
+            return report
+        waiting, crowded = [], set[str]()
+        for place, batch in enumerate(batches):
+            if batch.lane in crowded:
+                continue
+            if isinstance(batch, Submission):
+                full = _carry_out(context, batch, report)
+            else:
+                full = carry_out_array(context, batch, report)
+            if full is None:
+                continue
+            crowded.add(batch.lane)
+            rest = [other for other in batches[place + 1 :] if other.lane == batch.lane]
+            if isinstance(batch, Submission):
+                # Not even one more job: the others of this lane need not be told one by one.
+                withdraw(context, rest, full)
+            else:
+                waiting += [submission.slot_id for submission in batch.submissions] + withdraw(context, rest, None)
     return report
 
 
@@ -110,68 +110,62 @@ def _intending(
     return context.record.fenced("tx.intent", lease, seconds=lease_seconds)
 
 
-def _intend(context: Context, session: Session, slot: Slot, now: datetime, budget: Budget) -> Submission | None:
-    if slot.state != "open" or (slot.next_try_at is not None and slot.next_try_at > now):
-        return None
-    numbers = session.execute(select(Attempt.n, Attempt.state).where(Attempt.slot_id == slot.id)).all()
-    if any(row.state != "settled" for row in numbers):
-        return None
-    n = max((row.n for row in numbers), default=0) + 1
-    minutes = walltime_minutes(slot.order, context.patience.margin_minutes)
-    attempt = Attempt(
-        realm_id=slot.realm_id,
-        slot_id=slot.id,
-        n=n,
-        state="intent",
-        job_name=job_name(context.deployment, slot.label, slot.digest, n),
-        minutes=minutes,
-        command_minutes=float(slot.order["minutes"]),
-        gpu_hours_reserved=reserve(session, slot, minutes, budget),
-        intent_at=now,
-    )
-    session.add(attempt)
-    session.flush()
-    return _submission(slot, attempt)
+def _intend(
+    context: Context, session: Session, slot_ids: Sequence[int], budget: Budget, exclude: Sequence[str], largest: int
+) -> list[Submission | ArraySubmission]:
+    """Intents for all of these slots that need an attempt now, those of one shape together. Raises BudgetExceeded."""
+    now = session.scalar(select(func.clock_timestamp()))
+    assert now is not None
+    # One order of locking for everybody, so that two runs that share slots cannot deadlock.
+    slots = session.scalars(select(Slot).where(Slot.id.in_(slot_ids)).order_by(Slot.digest).with_for_update()).all()
+    numbers: dict[int, int] = {}
+    busy = set()
+    for known in session.execute(
+        select(Attempt.slot_id, Attempt.n, Attempt.state).where(Attempt.slot_id.in_(slot_ids))
+    ):
+        numbers[known.slot_id] = max(known.n, numbers.get(known.slot_id, 0))
+        if known.state != "settled":
+            busy.add(known.slot_id)
+    drafts: list[Submission] = []
+    hours: dict[str, float] = {}
+    reserved: list[float] = []
+    for slot in slots:
+        if slot.state != "open" or slot.id in busy or (slot.next_try_at is not None and slot.next_try_at > now):
+            continue
+        n = numbers.get(slot.id, 0) + 1
+        minutes = walltime_minutes(slot.order, context.patience.margin_minutes)
+        reserved.append(reserve(session, slot, minutes, budget, hours.get(slot.target, 0.0)))
+        hours[slot.target] = hours.get(slot.target, 0.0) + reserved[-1]
+        name = job_name(context.deployment, slot.label, slot.digest, n)
+        drafts.append(Submission.draft(slot, n, name, minutes, now, tuple(exclude)))
+    if not drafts:
+        return []
+    rows = [
+        {
+            "realm_id": context.record.realm_id,
+            "slot_id": draft.slot_id,
+            "n": draft.n,
+            "state": "intent",
+            "job_name": draft.job_name,
+            "minutes": draft.minutes,
+            "command_minutes": float(draft.order["minutes"]),
+            "gpu_hours_reserved": gpu_hours,
+            "intent_at": now,
+        }
+        for draft, gpu_hours in zip(drafts, reserved, strict=True)
+    ]
+    ids = session.scalars(insert(Attempt).returning(Attempt.id, sort_by_parameter_order=True), rows).all()
+    made = [replace(draft, attempt_id=attempt) for draft, attempt in zip(drafts, ids, strict=True)]
+    return group(context, session, made, largest, now)
 
 
-def _submission(slot: Slot, attempt: Attempt) -> Submission:
-    return Submission(
-        attempt_id=attempt.id,
-        slot_id=slot.id,
-        digest=slot.digest,
-        n=attempt.n,
-        job_name=attempt.job_name,
-        minutes=attempt.minutes,
-        order=slot.order,
-        excluded=tuple(slot.excluded_nodes),
-        token=attempt.intent_at,
-    )
-
-
-def walltime_minutes(order: Mapping[str, Any], margin: float) -> float:
-    """Slurm's limit: the command's own minutes, once more for scoring, and a margin for setup and our own stop."""
-    minutes = float(order["minutes"])
-    return math.ceil(minutes + (minutes if order.get("score") else 0.0) + margin)
-
-
-def _carry_out(context: Context, submission: Submission, report: SubmitReport) -> None:
-    """Prepare the attempt's folder, hand the job over, record what came back."""
+def _carry_out(context: Context, submission: Submission, report: SubmitReport) -> Refused | None:
+    """Prepare the attempt's folder, hand the job over, record what came back. Returns the refusal of a full queue."""
     order = submission.order
     directory = context.slot(submission.digest)
     script = directory.prepare_attempt(
         submission.n,
-        {
-            "schema": 1,
-            "digest": submission.digest,
-            "attempt": submission.n,
-            "minutes": float(order["minutes"]),
-            "margin_seconds": context.patience.margin_minutes * 60,
-            "isolation": order.get("isolation", "none"),
-            "image_path": order.get("image_path", ""),
-            "cache_seed": order.get("cache_seed", ""),
-            "newest_checkpoint": newest_checkpoint(directory.path / "state"),
-            **_launch_order(order),
-        },
+        attempt_order(context, submission),
         job_script(
             python=context.python,
             slot=directory.path,
@@ -180,57 +174,23 @@ def _carry_out(context: Context, submission: Submission, report: SubmitReport) -
             cache_seed=str(order.get("cache_seed", "")),
         ),
     )
-    job = JobSpec(
+    job = request(
+        submission,
         name=submission.job_name,
         script=script,
         log=directory.slurm_log(submission.n),
         workdir=directory.attempt(submission.n),
-        lane=lane_of(order),
-        minutes=submission.minutes,
-        cpus=int(order.get("cpus", 1)),
-        memory_mb=order.get("memory_mb") or None,
-        gpus=int(order.get("gpus", 0)),
-        nodes=int(order.get("nodes", 1)),
-        requeue=bool(order.get("resumable")),
-        exclude=submission.excluded,
     )
     with effect("compute.submit"):
         outcome = context.compute.submit(job)
     _record_outcome(context, submission, outcome, report)
-
-
-def _launch_order(order: Mapping[str, Any]) -> dict[str, Any]:
-    """What a launch is told besides: how to ask for GPUs on several nodes, how long a checkpoint may take at a stop."""
-    told: dict[str, Any] = {}
-    nodes = int(order.get("nodes", 1))
-    if nodes > 1:
-        told["gpu_form"] = gpu_options(lane_of(order), int(order.get("gpus", 0)), nodes)
-    if order.get("term_grace_seconds"):
-        told["term_grace_seconds"] = float(order["term_grace_seconds"])
-    return told
-
-
-def lane_of(order: Mapping[str, Any]) -> Lane:
-    """The lane that was frozen into an order."""
-    fields = dict(order.get("lane") or {"name": "default"})
-    fields["extra"] = tuple(fields.get("extra") or ())
-    return Lane(**fields)
+    return outcome if isinstance(outcome, Refused) and lane_is_full(outcome) else None
 
 
 def _record_outcome(context: Context, submission: Submission, outcome: SubmitOutcome, report: SubmitReport) -> None:
     directory = context.slot(submission.digest)
     if isinstance(outcome, Accepted):
-        directory.write_submitted(
-            submission.n,
-            {
-                "job_id": outcome.job_id,
-                "cluster": outcome.cluster,
-                "job_name": submission.job_name,
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "notes": outcome.notes,
-            },
-        )
+        directory.write_submitted(submission.n, acceptance(outcome, submission.job_name))
     with context.record.transaction("tx.outcome") as session:
         slot = session.scalars(select(Slot).where(Slot.id == submission.slot_id).with_for_update()).one()
         attempt = session.scalars(select(Attempt).where(Attempt.id == submission.attempt_id)).one_or_none()
@@ -259,11 +219,6 @@ def _record_outcome(context: Context, submission: Submission, outcome: SubmitOut
                 report.unknown.append(submission.job_name)
 
 
-def refuse(context: Context, session: Session, slot: Slot, attempt: Attempt, reason: str, detail: str) -> None:
-    """The site will never take this job as it is: the slot is exhausted and its runs are blocked with the reason."""
-    apply_decision(context, session, slot, attempt, Decision(Action.HOPELESS, reason, detail or "refused by sbatch"))
-
-
 def recover_intents(context: Context, observation: Observation, attempts: list[Attempt]) -> tuple[Folded, SubmitReport]:
     """Look after submissions whose outcome nobody recorded: adopt, note, or submit the same attempt again."""
     folded, report = Folded(), SubmitReport()
@@ -271,7 +226,14 @@ def recover_intents(context: Context, observation: Observation, attempts: list[A
     if not intents:
         return folded, report
     ask_about(observation, attempts)
+    for array in sorted({intent.array_id for intent in intents if intent.array_id is not None}):
+        again = recover_array(context, observation, array, folded)
+        if again is not None:
+            folded.notes.append(f"{again.name}: absent from two complete answers; the same array goes out again")
+            carry_out_array(context, again, report)
     for intent in intents:
+        if intent.array_id is not None:
+            continue
         submission = _recover_one(context, observation, intent.id, folded)
         if submission is not None:
             folded.notes.append(
@@ -328,7 +290,7 @@ def _recover_one(context: Context, observation: Observation, attempt_id: int, fo
                 attempt.absent_at = observation.started
             case IntentAction.REFUSED:
                 refuse(context, session, slot, attempt, "BadConstraints", "no node can satisfy the request")
-                _due(session, slot.id)
+                make_due(session, slot.id)
             case IntentAction.RESUBMIT:
                 if slot.state != "open":
                     apply_decision(
@@ -344,20 +306,7 @@ def _recover_one(context: Context, observation: Observation, attempt_id: int, fo
                 attempt.unknown_at = attempt.absent_at = None
                 attempt.reason = attempt.detail = ""
                 session.flush()
-                return _submission(slot, attempt)
+                return Submission.of(slot, attempt)
             case IntentAction.LEAVE:
                 pass
     return None
-
-
-def unwanted(slot_id: int | InstrumentedAttribute[int]) -> ColumnElement[bool]:
-    """Whether runs asked for a slot and every one of them has ended. A slot that no run ever asked for (a noise
-    study's) is not unwanted."""
-    asked = exists().where(Measure.slot_id == slot_id)
-    open_run = exists().where(Measure.slot_id == slot_id, Run.id == Measure.run_id, Run.state != "ended")
-    return and_(asked, ~open_run)
-
-
-def _due(session: Session, slot_id: int) -> None:
-    runs = select(Measure.run_id).where(Measure.slot_id == slot_id)
-    session.execute(update(Run).where(Run.id.in_(runs), Run.state == "waiting").values(due_at=func.now()))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from outerloop.job.scratch import CACHES
 
-__all__ = ["job_script"]
+__all__ = ["array_script", "job_script"]
 
 # The scratch folder is made here, so that caches which the prologue fills lie in it; the program adopts it. When it
 # cannot be made, the program looks for another place, or says that there is none.
@@ -21,7 +21,7 @@ OUTERLOOP_SCRATCH=$(mktemp -d "${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/outerloop-$(
     OUTERLOOP_SCRATCH=/nonexistent
 export OUTERLOOP_SCRATCH OUTERLOOP_CACHE_SEED={cache_seed}
 {caches}
-{prologue}exec {python} -I -m outerloop.job {slot} {attempt}
+{prologue}exec {python} -I -m outerloop.job {arguments}
 """
 
 
@@ -31,11 +31,19 @@ def job_script(python: str, slot: Path, attempt: int, prologue: str, cache_seed:
     `python` is the interpreter's absolute path, `prologue` the lane's shell text (module loads), put in as it is,
     `cache_seed` a folder of warmed caches or an empty text.
     """
+    return _script(python, [str(slot), str(attempt)], prologue, cache_seed)
+
+
+def array_script(python: str, task_map: Path, prologue: str, cache_seed: str) -> str:
+    """The script of all tasks of one array; each finds its attempt in `task_map`."""
+    return _script(python, ["--array", str(task_map)], prologue, cache_seed)
+
+
+def _script(python: str, arguments: list[str], prologue: str, cache_seed: str) -> str:
     return _TEMPLATE.format(
         cache_seed=shlex.quote(cache_seed),
         caches="\n".join(f'export {name}="$OUTERLOOP_SCRATCH/{place}"' for name, place in CACHES.items()),
         prologue=prologue.rstrip("\n") + "\n" if prologue.strip() else "",
         python=shlex.quote(python),
-        slot=shlex.quote(str(slot)),
-        attempt=attempt,
+        arguments=shlex.join(arguments),
     )

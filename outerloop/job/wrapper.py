@@ -16,19 +16,27 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
-from outerloop.job import claim, files, layout, process, scratch, work
+from outerloop.job import array, claim, files, layout, process, scratch, work
 from outerloop.job.execution import Execution, Stopped
 from outerloop.job.report import Report, read_work
 
 EXIT_RESULT_NOT_WRITTEN = 74
 """EX_IOERR of sysexits.h."""
 
-_USAGE = "usage: python -I -m outerloop.job SLOT ATTEMPT"
+_USAGE = "usage: python -I -m outerloop.job SLOT ATTEMPT, or --array MAP"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def main(argv: list[str]) -> int:
-    """Execute attempt `argv[1]` of the slot folder `argv[0]`; returns the exit code."""
+    """Execute attempt `argv[1]` of the slot folder `argv[0]`, or what the map `argv[1]` gives to this task of an array
+    (`argv[0]` is --array). Returns the exit code."""
+    if len(argv) == 2 and argv[0] == "--array":
+        try:
+            slot, number = array.assignment(argv[1], os.environ)
+        except (OSError, ValueError) as error:
+            _discard_unused_scratch(os.environ)
+            return _refuse(layout.EXIT_SPEC, str(error))
+        argv = [slot, str(number)]
     if len(argv) != 2 or not argv[1].isdecimal() or int(argv[1]) < 1:
         return _refuse(layout.EXIT_SPEC, _USAGE)
     slot, attempt = os.path.normpath(argv[0]), int(argv[1])

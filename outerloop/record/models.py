@@ -8,7 +8,8 @@ text with CHECK constraints. Times are the database's own `now()`.
 Rules kept by the database:
 * one slot per (realm, digest); one attempt per (slot, n);
 * at most one open attempt per slot (partial unique index `one_open_attempt`);
-* an attempt's job name is unique in its realm, so that a job found by name has one owner;
+* an attempt's job name is unique in its realm, and so is an array's: a job found by name has one owner;
+* an attempt that goes out in an array names the array and its task there, each task of an array once;
 * one run per (realm, question): asking the same thing twice finds the run that exists;
 * one measure per (run, round, role);
 * one champion per (realm, target, benchmark, definition, seq);
@@ -41,6 +42,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 __all__ = [
     "REVISION",
+    "Array",
     "Attempt",
     "Await",
     "Base",
@@ -55,7 +57,7 @@ __all__ = [
     "Wake",
 ]
 
-REVISION = "0001"
+REVISION = "0002"
 """The migration that these models are; a test compares it with the newest one."""
 
 NAMING = {
@@ -202,6 +204,36 @@ class Measure(Base):
     replicate: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
+class Array(Base):
+    """One request to the cluster for many attempts of one shape. Its attempts share the outcome of that request."""
+
+    __tablename__ = "arrays"
+    __table_args__ = (
+        UniqueConstraint("realm_id", "name"),
+        CheckConstraint("state in ('intent', 'submitted', 'refused', 'dropped')", name="state"),
+        CheckConstraint("state <> 'submitted' or job_id is not null", name="submitted_has_job"),
+        CheckConstraint("count >= 2", name="two_tasks_or_more"),
+        Index("ix_arrays_lane", "realm_id", "lane", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    realm_id: Mapped[int] = mapped_column(ForeignKey("realms.id"))
+    name: Mapped[str]
+    state: Mapped[str] = mapped_column(server_default="intent")
+    """dropped: certainly not queued, and nobody wants any of its tasks any more."""
+    job_id: Mapped[str | None]
+    lane: Mapped[str]
+    count: Mapped[int]
+    cap: Mapped[int | None]
+    """The most tasks that the next array of this lane may have; None while no limit was met."""
+    map: Mapped[dict[str, Any]]
+    """{"tasks": [[slot digest, attempt], ...]}: task k is entry k. Never changed."""
+    reason: Mapped[str] = mapped_column(server_default="")
+    detail: Mapped[str] = mapped_column(server_default="")
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    intent_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class Attempt(Base):
     """One submission of a slot to the cluster."""
 
@@ -212,6 +244,9 @@ class Attempt(Base):
         CheckConstraint("state in ('intent', 'submitted', 'settled')", name="state"),
         CheckConstraint("(state = 'settled') = (outcome is not null)", name="outcome_iff_settled"),
         CheckConstraint("state <> 'submitted' or job_id is not null", name="submitted_has_job"),
+        CheckConstraint("(array_id is null) = (array_task is null)", name="array_and_task"),
+        CheckConstraint("(array_id is null) = (array_name = '')", name="array_and_name"),
+        UniqueConstraint("array_id", "array_task"),
         Index("one_open_attempt", "slot_id", unique=True, postgresql_where=text("state in ('intent', 'submitted')")),
         Index(
             "live_attempts",
@@ -228,6 +263,9 @@ class Attempt(Base):
     n: Mapped[int]
     state: Mapped[str] = mapped_column(server_default="intent")
     job_name: Mapped[str]
+    array_id: Mapped[int | None] = mapped_column(BigInteger, ForeignKey("arrays.id"))
+    array_task: Mapped[int | None]
+    array_name: Mapped[str] = mapped_column(server_default="")
     job_id: Mapped[str | None]
     cluster: Mapped[str] = mapped_column(server_default="")
     minutes: Mapped[float]
@@ -253,6 +291,11 @@ class Attempt(Base):
     """Start of the first complete answer that lacked the job."""
     observed_at: Mapped[datetime | None]
     settled_at: Mapped[datetime | None]
+
+    @property
+    def known_as(self) -> str:
+        """The name that its job bears on the cluster: tasks bear their array's."""
+        return self.array_name or self.job_name
 
 
 class Await(Base):

@@ -64,6 +64,14 @@ class StateRoot:
     def mirror(self, target: str) -> Path:
         return self.mirrors / f"{_checked(target)}.git"
 
+    def array(self, name: str) -> Path:
+        """The task map, the script and the logs of one job array."""
+        return self.path / "arrays" / _checked(name)
+
+    @property
+    def arrays(self) -> Path:
+        return self.path / "arrays"
+
     def run(self, run_id: str) -> Path:
         return self.runs / _checked(run_id)
 

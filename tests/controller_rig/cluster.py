@@ -38,6 +38,11 @@ class FileCluster:
 
     name = "files"
 
+    @property
+    def arrays(self) -> bool:
+        """Off unless a test asks for them: `set_mode("arrays", "on")`."""
+        return self.mode("arrays") == "on"
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,30 +50,48 @@ class FileCluster:
     # -- the protocol
 
     def submit(self, job: JobSpec) -> SubmitOutcome:
+        return self._submit(job, None)
+
+    def submit_array(self, job: JobSpec, count: int, throttle: int | None) -> SubmitOutcome:
+        return self._submit(job, count)
+
+    def _submit(self, job: JobSpec, count: int | None) -> SubmitOutcome:
         mode = self.mode("submit")
+        if "-wake-" not in job.name:
+            with (self.folder / "requests").open("a") as log:
+                log.write(f"{job.name} {count or 1}\n")
+        if mode.startswith("at-most-"):
+            free = int(mode.removeprefix("at-most-")) - sum(
+                not JobState(body["state"]).final and "-wake-" not in body["name"] for body in self.jobs().values()
+            )
+            if "-wake-" not in job.name and (count or 1) > free:
+                return Refused("AssocMaxSubmitJobLimit", When.LATER, "full")
         if mode == "refuse":
             return Refused("AssocMaxSubmitJobLimit", When.LATER, "full")
         if mode == "never":
             return Refused("QOSMaxWallDurationPerJobLimit", When.NEVER, "too long")
         if mode == "lost-before":
             return Unknown("timed out")
-        if mode == "strict" and any(a not in self.jobs() or self.jobs()[a].get("purged") for a in job.after):
+        if mode == "strict" and any(
+            all(body.get("purged") for i, body in self.jobs().items() if _is_of(i, a)) for a in job.after
+        ):
             return Refused("Dependency", When.LATER, "Job dependency problem")
         job_id = self._new_id()
-        self._write(
-            job_id,
-            {
-                "name": job.name,
-                "script": str(job.script),
-                "log": str(job.log),
-                "after": list(job.after),
-                "begin": job.begin_seconds or 0,
-                "exclude": list(job.exclude),
-                "state": "pending",
-                "submitted": time.time(),
-                "minutes": job.minutes,
-            },
-        )
+        for task in [None] if count is None else range(count):
+            self._write(
+                job_id if task is None else f"{job_id}_{task}",
+                {
+                    "name": job.name,
+                    "script": str(job.script),
+                    "log": str(job.log) if task is None else f"{job.log}.{task}",
+                    "after": list(job.after),
+                    "begin": job.begin_seconds or 0,
+                    "exclude": list(job.exclude),
+                    "state": "pending",
+                    "submitted": time.time(),
+                    "minutes": job.minutes,
+                },
+            )
         if mode == "lost-after":
             return Unknown("timed out")
         return Accepted(job_id)
@@ -88,7 +111,7 @@ class FileCluster:
         rows = [
             self._row(i, body)
             for i, body in self.jobs().items()
-            if (i in wanted or body["name"] in called) and not body.get("forgotten")
+            if (i in wanted or i.partition("_")[0] in wanted or body["name"] in called) and not body.get("forgotten")
         ]
         return History(tuple(rows))
 
@@ -104,9 +127,15 @@ class FileCluster:
 
     # -- what a test does
 
+    def requests(self) -> list[tuple[str, int]]:
+        """(name, tasks) of every submission of measuring work, refused ones too."""
+        path = self.folder / "requests"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(line.split()[0], int(line.split()[1])) for line in lines]
+
     def jobs(self) -> dict[str, dict[str, Any]]:
         found = {}
-        for path in sorted(self.folder.glob("*.json"), key=lambda p: int(p.stem)):
+        for path in sorted(self.folder.glob("*.json"), key=lambda p: [int(part) for part in p.stem.split("_")]):
             found[path.stem] = json.loads(path.read_text())
         return found
 
@@ -139,7 +168,7 @@ class FileCluster:
             for i, body in jobs.items()
             if body["state"] == "pending"
             and not body.get("purged")
-            and all(a not in jobs or JobState(jobs[a]["state"]).final for a in body["after"])
+            and all(JobState(jobs[j]["state"]).final for a in body["after"] for j in jobs if _is_of(j, a))
         ]
 
     def execute(self, job_id: str, *, restart: int = 0) -> int:
@@ -152,6 +181,10 @@ class FileCluster:
             "SLURM_JOB_ID": job_id,
             "SLURMD_NODENAME": "n1",
         }
+        array, underscore, task = job_id.partition("_")
+        if underscore:
+            # Each task has an id of its own besides, as on Slurm.
+            env |= {"SLURM_JOB_ID": f"8{array}{task}", "SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": task}
         if restart:
             env["SLURM_RESTART_COUNT"] = str(restart)
         with Path(body["log"]).open("ab") as log:
@@ -165,14 +198,13 @@ class FileCluster:
     # -- files
 
     def _new_id(self) -> str:
-        counter = 900100 + len(list(self.folder.glob("*.json")))
+        counter = 900100 + len(list(self.folder.glob("*.id")))
         while True:
             try:
-                handle = os.open(self.folder / f"{counter}.json", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+                handle = os.open(self.folder / f"{counter}.id", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
             except FileExistsError:
                 counter += 1
                 continue
-            os.write(handle, json.dumps({"name": "", "state": "pending", "after": [], "submitted": 0}).encode())
             os.close(handle)
             return str(counter)
 
@@ -196,3 +228,8 @@ class FileCluster:
             restarts=body.get("restarts"),
         )
         return replace(row, raw_state=body["state"].upper())
+
+
+def _is_of(job_id: str, awaited: str) -> bool:
+    """Whether a dependency on `awaited` is one on this job: its own id, or its array's."""
+    return awaited in {job_id, job_id.partition("_")[0]}

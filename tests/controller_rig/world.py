@@ -115,10 +115,14 @@ class World:
         done = subprocess.run(["git", *arguments], cwd=self.repo, env=env, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
+    def contract(self) -> str:
+        """The target's contract."""
+        return CONTRACT
+
     def _make_repository(self) -> None:
         """Base and three candidates in one `git fast-import`: a test of crash points makes a hundred of these."""
         files = {
-            ".outerloop.toml": CONTRACT,
+            ".outerloop.toml": self.contract(),
             "bench.sh": BENCH.format(marks=self.marks),
             "src/cost": "10\n",
             "src/shared/bytes": "100\n",
@@ -319,9 +323,10 @@ class World:
             pin = json.loads((self.state.slot(slot.digest) / "accepted").read_text())
             assert pin["attempt"] == slot.pinned_attempt, "disk and record pin different attempts"
         by_job: dict[str, int] = {}
-        for body in self.cluster.jobs().values():
+        for job_id, body in self.cluster.jobs().items():
             if "-wake-" not in body["name"] and body.get("exit") not in {None, 95}:
-                by_job[body["name"]] = by_job.get(body["name"], 0) + 1
+                name = f"{body['name']} {job_id.partition('_')[2]}"
+                by_job[name] = by_job.get(name, 0) + 1
         twice = {name: count for name, count in by_job.items() if count > 1}
         assert not twice, f"attempts that were executed more than once: {twice}"
         assert len({(a.slot_id, a.n) for a in attempts}) == len(attempts)
@@ -350,6 +355,7 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """As if so many seconds had passed on the database's clock: what it remembers is that much older."""
         moments = {
+            "arrays": ("created_at", "intent_at"),
             "attempts": ("intent_at", "submitted_at", "unknown_at", "absent_at", "observed_at", "settled_at"),
             "runs": ("due_at", "ended_at"),
             "slots": ("next_try_at", "settled_at", "created_at"),

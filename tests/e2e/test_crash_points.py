@@ -21,6 +21,10 @@ from tests.postgres.conftest import _execute
 EXPECTED = ("accepted", "")
 
 OTHERWHERE = {
+    "array.map": "test_crash_points_arrays.py",
+    "array.script": "test_crash_points_arrays.py",
+    "array.place": "test_crash_points_arrays.py",
+    "array.submitted": "test_crash_points_arrays.py",
     "noise.study": "test_evidence_noise.py: a study that is killed goes on",
     "run.marker": "test_cli_wake.py: a wake that cannot reach the record",
     "slot.retry": "test_faults.py: retry",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outerloop.compute.jobids import expand_ids, is_job_id
+from outerloop.compute.jobids import expand_ids, fold_tasks, is_job_id
 from outerloop.compute.names import check_name, clean_label, job_name
 from outerloop.compute.protocol import JobState
 from outerloop.compute.reasons import classify_refusal, pending_reason
@@ -52,6 +52,16 @@ def test_every_label_makes_a_valid_name_that_ends_in_its_key(label: str, key: st
     name = job_name("d1", label, key, number)
     assert check_name(name) == name and name.startswith("ol-d1-") and name.endswith(f"-{key[:16]}-{number}")
     assert check_name("ol-" + clean_label(label, 40))
+
+
+@given(st.sets(st.tuples(st.integers(1, 3), st.none() | st.integers(0, 12)), max_size=30))
+def test_ids_that_are_folded_expand_to_themselves_in_one_word_per_array(ids: set[tuple[int, int | None]]) -> None:
+    spelled = {str(job) if task is None else f"{job}_{task}" for job, task in ids}
+    folded = fold_tasks(spelled)
+    expanded = [one for word in folded for one in expand_ids(word)]
+    assert set(expanded) == spelled and len(expanded) == len(spelled)
+    arrays = {job for job, task in ids if task is not None}
+    assert len(folded) == len(arrays) + sum(task is None for _job, task in ids)
 
 
 @given(st.text())

@@ -108,9 +108,11 @@ class SlurmWorld(World):
         return [line.split("|") for line in text.splitlines()]
 
     def measuring_jobs(self) -> list[str]:
-        """Names of this deployment's measuring jobs that the queue has seen."""
+        """Names of this deployment's measuring jobs that the queue has seen; tasks of arrays with their number."""
         return [
-            n for _i, n, _s, _r in self.queue() if n.startswith(f"ol-{self.settings.deployment}-") and "-wake-" not in n
+            n + i.partition("_")[2]
+            for i, n, _s, _r in self.queue()
+            if n.startswith(f"ol-{self.settings.deployment}-") and "-wake-" not in n
         ]
 
     def check_once(self) -> None:

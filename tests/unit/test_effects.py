@@ -19,7 +19,7 @@ PACKAGE = Path(outerloop.__file__).parent
 
 # Calls that change the outside world for good. What a reader of the record or a throw-away folder does is not here.
 WORLD_CHANGING = {"link", "replace", "rename", "unlink", "rmtree", "touch"}
-WORLD_CHANGING_QUALIFIED = {("compute", "submit"), ("compute", "cancel")}
+WORLD_CHANGING_QUALIFIED = {("compute", "submit"), ("compute", "submit_array"), ("compute", "cancel")}
 
 ALLOWED = {
     # The two primitives: the temporary file that becomes the published one, inside or right after the effect.
@@ -32,7 +32,7 @@ ALLOWED = {
     ("record/server/place.py", "*"),
     ("record/server/processes.py", "*"),
     # A doorbell marker that is lost rings again with the next tick's listing.
-    ("controller/tick.py", "_doorbells"),
+    ("controller/tick.py", "_fold"),
     # Doctor tries links and renames on files of its own and removes them.
     ("controller/doctor/host.py", "_durable"),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outerloop.compute.argv import check_extra, check_job, sbatch_argv
+from outerloop.compute.argv import ArrayRange, check_extra, check_job, sbatch_argv
 from outerloop.compute.protocol import JobSpec, Lane, Refused, When
 
 SBATCH = Path("/opt/slurm/bin/sbatch")
@@ -185,3 +185,17 @@ def test_a_script_without_a_shebang_is_refused(tmp_path: Path) -> None:
     script.write_text("echo\n")
     refused = check_job(replace(JOB, script=script))
     assert isinstance(refused, Refused) and refused.reason == "SCRIPT_SHEBANG"
+
+
+def test_an_array_is_the_same_line_with_its_tasks_and_a_log_for_each(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n")
+    job = JobSpec("ol-d-array-0-0", script, tmp_path / "50%j.log", tmp_path, Lane("default"), 5)
+    assert check_job(job, ArrayRange(3)) is None
+    alone = sbatch_argv(Path("/bin/sbatch"), job)
+    together = sbatch_argv(Path("/bin/sbatch"), job, ArrayRange(3, throttle=2))
+    assert set(together) - set(alone) == {"--array=0-2%2", f"--output={tmp_path}/50%%j.log.%a"}
+    assert "--array=0-2" in sbatch_argv(Path("/bin/sbatch"), job, ArrayRange(3))
+    for wrong in (ArrayRange(0), ArrayRange(2, throttle=0)):
+        refused = check_job(job, wrong)
+        assert isinstance(refused, Refused) and (refused.reason, refused.when) == ("Array", When.CONFIG)

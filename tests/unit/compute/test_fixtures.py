@@ -44,7 +44,7 @@ SUBMISSIONS: dict[str, tuple[str, When] | type[Accepted] | type[Unknown]] = {
     "sbatch-dependency": ("Dependency", LATER),
     "sbatch-dependency-nonsense": ("Dependency", LATER),
     "sbatch-feature": ("BadConstraints", NEVER),
-    "sbatch-array": ("Unrecognised", CONFIG),
+    "sbatch-array": ("ArraySize", LATER),
     "sbatch-large": ("SCRIPT_TOO_LARGE", NEVER),
     "sbatch-no-shebang": ("SCRIPT_SHEBANG", CONFIG),
     "sbatch-no-script": ("SCRIPT_MISSING", CONFIG),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from outerloop.job import layout
-from outerloop.job.script import job_script
+from outerloop.job.script import array_script, job_script
 from tests.unit.job.rig import Rig
 
 GOLDEN = Path(__file__).parent / "golden_job.sh"
+GOLDEN_ARRAY = Path(__file__).parent / "golden_array.sh"
 
 
 def test_the_script_is_the_golden_one() -> None:
@@ -24,6 +26,57 @@ def test_the_script_is_the_golden_one() -> None:
     )
     assert text == GOLDEN.read_text()
     assert len(text) < 8192
+
+
+def test_the_script_of_an_array_is_the_golden_one() -> None:
+    task_map = Path("/lab/o'brien s/arrays/ol-x-array-0123456789abcdef-0/map.json")
+    text = array_script(
+        "/opt/py thon/bin/python3", task_map, "module load cuda\nexport NCCL_IB_HCA=mlx5\n", "/lab/seed $x"
+    )
+    assert text == GOLDEN_ARRAY.read_text()
+
+
+def _task(
+    rig: Rig, slots: list[tuple[Path, int]], task: str, env: dict[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    """Run one task of an array over these attempts, as Slurm would."""
+    folder = rig.root / "arrays"
+    folder.mkdir(exist_ok=True)
+    order = {"schema": 1, "minutes": 1.0, "margin_seconds": 10, "isolation": "none"}
+    tasks = [
+        {"slot": str(slot), "attempt": n, "order": {**order, "digest": slot.name, "attempt": n}} for slot, n in slots
+    ]
+    (folder / "map.json").write_text(json.dumps({"schema": 1, "array": "ol-x-array-0-0", "tasks": tasks}))
+    (folder / "job.sh").write_text(array_script(sys.executable, folder / "map.json", "", ""))
+    ids = {"SLURM_JOB_ID": "99", "SLURM_ARRAY_JOB_ID": "41", "SLURM_ARRAY_TASK_ID": task}
+    return subprocess.run(["bash", str(folder / "job.sh")], env={**env, **ids}, capture_output=True, check=False)
+
+
+def test_each_task_of_an_array_executes_its_own_attempt_under_its_own_id(rig: Rig) -> None:
+    slots = [rig.slot(f"echo m {number}") for number in (0, 1)]
+    mapped = [(slot.path, 1) for slot in slots]
+    # The disk lost what was not flushed: the map has it all.
+    shutil.rmtree(slots[1].attempt())
+    for task in ("1", "0"):
+        done = _task(rig, mapped, task, slots[0].environment())
+        assert done.returncode == 0, done.stderr
+    for number, slot in enumerate(slots):
+        result = slot.result()
+        assert (result["metric"]["text"], result["job_id"]) == (str(number), f"41_{number}")
+    again = _task(rig, mapped, "1", slots[0].environment())
+    assert again.returncode == layout.EXIT_NOT_CLAIMANT
+    assert not list(rig.scratch.iterdir())
+
+
+@pytest.mark.parametrize("task", ["2", "", "-1", "x"])
+def test_a_task_that_the_map_does_not_know_touches_nothing(rig: Rig, task: str) -> None:
+    slot = rig.slot("echo m 1")
+    before = sorted(slot.path.rglob("*"))
+    done = _task(rig, [(slot.path, 1)], task, slot.environment())
+    assert done.returncode == layout.EXIT_SPEC
+    assert b"Traceback" not in done.stderr and b"outerloop: " in done.stderr
+    assert sorted(slot.path.rglob("*")) == before
+    assert not list(rig.scratch.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,545 @@
+"""Job arrays: many attempts of one shape for one request to the cluster.
+
+Covered: which intents go out together, the immutable task map, the request and its outcome, refusals that halve,
+arrays whose outcome nobody knows, the ids that a wake depends on. Not covered: single jobs (submit.py), what became
+of a task (settle.py: a task is an attempt like any other, and its claim decides who executes it).
+
+All attempts of an array share the outcome of its one request. Only an array that was certainly *refused* is taken
+apart; one whose outcome is unknown is looked for by its own name and, when it must, goes out again whole and the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import BigInteger, func, select, update
+from sqlalchemy.dialects.postgresql import array
+from sqlalchemy.orm import Session
+
+from outerloop.compute.jobids import array_id, task_id
+from outerloop.compute.names import job_name
+from outerloop.compute.protocol import Accepted, Compute, NoAnswer, Refused, SubmitOutcome, Unknown, When
+from outerloop.dispatch.context import Context
+from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEvidence, read_intent
+from outerloop.dispatch.observe import Observation
+from outerloop.dispatch.settle import Folded, apply_decision, make_due
+from outerloop.dispatch.submission import (
+    NOBODY_WAITS,
+    REFUSED_LATER_SECONDS,
+    Submission,
+    SubmitReport,
+    acceptance,
+    attempt_order,
+    refuse,
+    request,
+    unwanted,
+)
+from outerloop.effects import effect
+from outerloop.job.script import array_script
+from outerloop.record.models import Array, Attempt, Slot
+from outerloop.slots.directory import place_submitted, place_tasks
+from outerloop.slots.files import make_folder, publish, replace
+
+__all__ = [
+    "ArraySubmission",
+    "awaited_jobs",
+    "carry_out_array",
+    "group",
+    "lane_is_full",
+    "largest_array",
+    "recover_array",
+    "with_arrays",
+    "withdraw",
+]
+
+SMALLEST_ARRAY = 2
+DEFAULT_LARGEST = 1000
+"""Slurm ships MaxArraySize=1001 (slurm.conf manual page). Up to here nobody is asked: a site with less refuses, and
+then the array is halved."""
+CAP_MEMORY_SECONDS = 3600
+"""How long a refused size is remembered for its lane."""
+
+_FULL = frozenset({"ArraySize", "QueueFull", "AccountingPolicy"})
+
+_largest: weakref.WeakKeyDictionary[Compute, int] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class ArraySubmission:
+    """One array's intent that is ours to carry out."""
+
+    array_id: int
+    name: str
+    lane: str
+    count: int
+    tasks: tuple[tuple[str, int], ...]
+    """(slot digest, attempt) of each task."""
+    submissions: tuple[Submission, ...]
+    """What is known of them, in the order of the tasks."""
+    token: datetime
+
+
+def lane_is_full(refused: Refused) -> bool:
+    """Whether fewer jobs might have been taken: caps on what is submitted, and the size of an array."""
+    return refused.when is When.LATER and (refused.reason in _FULL or "submit" in refused.reason.lower())
+
+
+def largest_array(compute: Compute, ready: int) -> int:
+    """Tasks that one array may have here, 1 where there are no arrays. Asked for once per process, when it matters."""
+    if not compute.arrays:
+        return 1
+    if ready <= DEFAULT_LARGEST:
+        return DEFAULT_LARGEST
+    known = _largest.get(compute)
+    if known is None:
+        limits = compute.limits()
+        if isinstance(limits, NoAnswer):
+            return DEFAULT_LARGEST
+        known = _largest[compute] = limits.max_array_size or DEFAULT_LARGEST
+    return known
+
+
+# ------------------------------------------------------------------------------------------------- grouping
+
+
+def group(
+    context: Context, session: Session, submissions: Sequence[Submission], largest: int, now: datetime
+) -> list[Submission | ArraySubmission]:
+    """Put intents of one shape together, in the transaction that makes them. The attempts' rows exist already."""
+    shapes: dict[str, list[Submission]] = {}
+    for submission in submissions:
+        shapes.setdefault(_shape(submission), []).append(submission)
+    batches: list[Submission | ArraySubmission] = []
+    for alike in shapes.values():
+        size = largest
+        if min(size, len(alike)) >= SMALLEST_ARRAY:
+            size = min(size, _remembered_cap(context, session, alike[0].lane, now))
+        size = max(1, size)
+        for first in range(0, len(alike), size):
+            chunk = alike[first : first + size]
+            if len(chunk) < SMALLEST_ARRAY:
+                batches += chunk
+            else:
+                batches.append(_intend_array(context, session, chunk, now))
+    return batches
+
+
+def _shape(submission: Submission) -> str:
+    """What must be equal for two attempts to be tasks of one array: everything that the request or its script says."""
+    order = submission.order
+    return json.dumps(
+        [
+            order.get("lane"),
+            submission.minutes,
+            *(order.get(key) for key in ("cpus", "memory_mb", "gpus", "nodes")),
+            bool(order.get("resumable")),
+            sorted(submission.excluded),
+            order.get("prologue") or "",
+            order.get("cache_seed") or "",
+        ],
+        sort_keys=True,
+        default=str,
+    )
+
+
+def _remembered_cap(context: Context, session: Session, lane: str, now: datetime) -> int:
+    cap = session.scalar(
+        select(Array.cap)
+        .where(
+            Array.realm_id == context.record.realm_id,
+            Array.lane == lane,
+            Array.cap.is_not(None),
+            Array.intent_at > now - timedelta(seconds=CAP_MEMORY_SECONDS),
+        )
+        .order_by(Array.id.desc())
+        .limit(1)
+    )
+    return cap or DEFAULT_LARGEST * DEFAULT_LARGEST
+
+
+def _intend_array(context: Context, session: Session, chunk: Sequence[Submission], now: datetime) -> ArraySubmission:
+    tasks = tuple((submission.digest, submission.n) for submission in chunk)
+    row = Array(
+        realm_id=context.record.realm_id,
+        name=_free_name(context, session, tasks),
+        lane=chunk[0].lane,
+        count=len(tasks),
+        map={"tasks": [list(task) for task in tasks]},
+        intent_at=now,
+    )
+    session.add(row)
+    session.flush()
+    # In one statement: the task of the k-th id of the list is k.
+    ids = [submission.attempt_id for submission in chunk]
+    place = func.array_position(array(ids, type_=BigInteger), Attempt.id) - 1
+    session.execute(
+        update(Attempt)
+        .where(Attempt.id.in_(ids))
+        .values(array_id=row.id, array_task=place, array_name=row.name)
+        .execution_options(synchronize_session=False)
+    )
+    return ArraySubmission(row.id, row.name, row.lane, len(tasks), tasks, tuple(chunk), now)
+
+
+def _free_name(context: Context, session: Session, tasks: Sequence[tuple[str, int]]) -> str:
+    """Named by its content; the same tasks can go out again after a refusal, and then under the next number."""
+    digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
+    number = 0
+    while True:
+        name = job_name(context.deployment, "array", digest, number)
+        taken = select(Array.id).where(Array.realm_id == context.record.realm_id, Array.name == name)
+        if session.scalar(taken) is None:
+            return name
+        number += 1
+
+
+# ----------------------------------------------------------------------------------------------- submitting
+
+
+def carry_out_array(context: Context, batch: ArraySubmission, report: SubmitReport) -> Refused | None:
+    """Write the map and the script, hand the array over, record what came back.
+
+    Returns the refusal when the lane is full and fewer tasks might fit: the attempts are gone then, their slots free.
+    """
+    first = batch.submissions[0]
+    folder = context.root.array(batch.name)
+    make_folder(folder)
+    orders = {(s.digest, s.n): attempt_order(context, s) for s in batch.submissions}
+    tasks = [
+        {"slot": str(context.root.slot(digest)), "attempt": n, "order": orders.get((digest, n))}
+        for digest, n in batch.tasks
+    ]
+    log = folder / "slurm.log"
+    body = {"schema": 1, "array": batch.name, "lane": batch.lane, "at": batch.token.isoformat(), "tasks": tasks}
+    publish(folder / "map.json", json.dumps(body) + "\n", name="array.map")
+    script = folder / "job.sh"
+    prologue, seed = str(first.order.get("prologue", "")), str(first.order.get("cache_seed", ""))
+    replace(
+        script,
+        array_script(python=context.python, task_map=folder / "map.json", prologue=prologue, cache_seed=seed),
+        name="array.script",
+        mode=0o755,
+    )
+    place_tasks(
+        (context.slot(digest), n, orders[digest, n], log.with_name(f"{log.name}.{task}"))
+        for task, (digest, n) in enumerate(batch.tasks)
+        if (digest, n) in orders
+    )
+    job = request(first, name=batch.name, script=script, log=log, workdir=folder)
+    with effect("compute.submit"):
+        outcome = context.compute.submit_array(job, batch.count, None)
+    return _record_outcome(context, batch, outcome, report)
+
+
+def _record_outcome(
+    context: Context, batch: ArraySubmission, outcome: SubmitOutcome, report: SubmitReport
+) -> Refused | None:
+    if isinstance(outcome, Accepted):
+        told = acceptance(outcome, batch.name)
+        replace(context.root.array(batch.name) / "submitted.json", told, name="array.submitted")
+        numbers = {task: number for number, task in enumerate(batch.tasks)}
+        place_submitted(
+            (
+                context.slot(s.digest),
+                s.n,
+                {
+                    **told,
+                    "job_id": task_id(outcome.job_id, numbers[s.digest, s.n]),
+                    "job_name": s.job_name,
+                    "array": batch.name,
+                    "task": numbers[s.digest, s.n],
+                },
+            )
+            for s in batch.submissions
+        )
+    with context.record.transaction("tx.outcome") as session:
+        if isinstance(outcome, Accepted):
+            report.accepted += _accept(session, batch, outcome)
+            return None
+        slots, row, attempts = _locked(session, batch.array_id)
+        if row.state != "intent" or row.intent_at != batch.token:
+            # Somebody else took this intent over meanwhile. If our array exists too, each task's claim decides.
+            return None
+        now = session.scalar(select(func.clock_timestamp()))
+        assert now is not None
+        match outcome:
+            case Refused(when=When.LATER):
+                row.state, row.reason, row.detail = "refused", outcome.reason, outcome.detail
+                full = lane_is_full(outcome)
+                if full:
+                    row.cap = max(1, batch.count // 2)
+                else:
+                    report.refused.append(outcome)
+                _free(session, slots, attempts, None if full else outcome, now)
+                return outcome if full else None
+            case Refused(reason=reason, detail=detail):
+                row.state, row.reason, row.detail = "refused", reason, detail
+                for attempt in attempts:
+                    refuse(context, session, slots[attempt.slot_id], attempt, reason, detail)
+                report.refused.append(outcome)
+            case Unknown(why=why):
+                for attempt in attempts:
+                    attempt.unknown_at = now
+                    attempt.reason, attempt.detail = "SUBMIT_UNKNOWN", why
+                report.unknown.append(batch.name)
+    return None
+
+
+def _accept(session: Session, batch: ArraySubmission, outcome: Accepted) -> list[str]:
+    """`_adopt` in one statement, for the way that nearly all arrays go."""
+    mine = [submission.slot_id for submission in batch.submissions]
+    session.execute(select(Slot.id).where(Slot.id.in_(mine)).order_by(Slot.digest).with_for_update())
+    row = session.scalars(select(Array).where(Array.id == batch.array_id).with_for_update()).one()
+    if row.state != "intent" or row.intent_at != batch.token:
+        return []
+    row.state, row.job_id = "submitted", outcome.job_id
+    task_ids = session.scalars(
+        update(Attempt)
+        .where(Attempt.array_id == row.id, Attempt.state == "intent")
+        .values(
+            state="submitted",
+            job_id=func.concat(outcome.job_id, "_", Attempt.array_task),
+            cluster=outcome.cluster,
+            submitted_at=func.clock_timestamp(),
+            unknown_at=None,
+            absent_at=None,
+            reason="",
+            detail="",
+        )
+        .returning(Attempt.job_id)
+        .execution_options(synchronize_session=False)
+    )
+    return [str(job_id) for job_id in task_ids]
+
+
+def _locked(session: Session, which: int) -> tuple[dict[int, Slot], Array, list[Attempt]]:
+    """Slots (in the order in which everybody locks them), the array, and those of its attempts that are intents."""
+    mine = select(Attempt.slot_id).where(Attempt.array_id == which, Attempt.state == "intent")
+    slots = {
+        slot.id: slot
+        for slot in session.scalars(select(Slot).where(Slot.id.in_(mine)).order_by(Slot.digest).with_for_update())
+    }
+    row = session.scalars(select(Array).where(Array.id == which).with_for_update()).one()
+    attempts = session.scalars(
+        select(Attempt)
+        .where(Attempt.array_id == which, Attempt.state == "intent")
+        .order_by(Attempt.array_task)
+        .execution_options(populate_existing=True)
+    ).all()
+    return slots, row, [attempt for attempt in attempts if attempt.slot_id in slots]
+
+
+def _adopt(row: Array, attempts: Iterable[Attempt], job_id: str, now: datetime) -> None:
+    row.state, row.job_id = "submitted", job_id
+    for attempt in attempts:
+        attempt.state, attempt.job_id = "submitted", task_id(job_id, attempt.array_task or 0)
+        attempt.submitted_at = now
+        attempt.unknown_at = attempt.absent_at = None
+        attempt.reason = attempt.detail = ""
+
+
+def _free(
+    session: Session, slots: dict[int, Slot], attempts: Iterable[Attempt], refused: Refused | None, now: datetime
+) -> None:
+    """Certainly not queued: the attempts' numbers are free again, none is spent. With `refused`, the slots wait."""
+    for attempt in attempts:
+        session.delete(attempt)
+        if refused is not None:
+            slot = slots[attempt.slot_id]
+            slot.reason, slot.detail = refused.reason, refused.detail
+            slot.next_try_at = now + timedelta(seconds=REFUSED_LATER_SECONDS)
+
+
+def withdraw(context: Context, batches: Sequence[Submission | ArraySubmission], refused: Refused | None) -> list[int]:
+    """Take back intents that this process has not handed over; returns the slots that are free again.
+
+    Without `refused` they may go out again at once, in another grouping; with it, after a while.
+    """
+    if not batches:
+        return []
+    tokens = {s.attempt_id: s.token for b in batches for s in ([b] if isinstance(b, Submission) else b.submissions)}
+    arrays = {b.array_id: b.token for b in batches if isinstance(b, ArraySubmission)}
+    with context.record.transaction("tx.outcome") as session:
+        mine = select(Attempt.slot_id).where(Attempt.id.in_(tokens))
+        slots = {
+            slot.id: slot
+            for slot in session.scalars(select(Slot).where(Slot.id.in_(mine)).order_by(Slot.digest).with_for_update())
+        }
+        now = session.scalar(select(func.clock_timestamp()))
+        assert now is not None
+        taken = set()
+        for row in session.scalars(select(Array).where(Array.id.in_(arrays)).order_by(Array.id).with_for_update()):
+            if row.state == "intent" and row.intent_at == arrays[row.id]:
+                row.state, row.reason = "dropped", "WITHDRAWN"
+            else:
+                taken.add(row.id)
+        attempts = [
+            attempt
+            for attempt in session.scalars(select(Attempt).where(Attempt.id.in_(tokens)))
+            if attempt.state == "intent" and attempt.intent_at == tokens[attempt.id] and attempt.array_id not in taken
+        ]
+        _free(session, slots, attempts, refused, now)
+        return [attempt.slot_id for attempt in attempts]
+
+
+# ------------------------------------------------------------------------------------------------ recovering
+
+
+def recover_array(context: Context, observation: Observation, which: int, folded: Folded) -> ArraySubmission | None:
+    """Look after an array whose outcome nobody recorded: adopt, note, or return it to be submitted again, whole."""
+    with context.record.transaction("tx.observe") as session:
+        slots, row, attempts = _locked(session, which)
+        if row.state != "intent" or not attempts:
+            return None
+        now = session.scalar(select(func.clock_timestamp()))
+        assert now is not None
+        claims = {a.id: context.slot(slots[a.slot_id].digest).claim(a.n) for a in attempts}
+        claimed = ""
+        for attempt in attempts:
+            claim = claims[attempt.id]
+            if claim is None:
+                continue
+            if claim.job_id == task_id(array_id(claim.job_id), attempt.array_task or 0):
+                claimed = array_id(claim.job_id)
+            else:
+                # Some other job executes this attempt: that is certain of this task and says nothing of the array.
+                _adopt_task(attempt, claim.job_id)
+                folded.adopted += 1
+        attempts = [attempt for attempt in attempts if attempt.state == "intent"]
+        if not attempts:
+            row.state, row.reason = "dropped", "CLAIMED"
+            return None
+        sighting = observation.named(row.name)
+        found = sighting.row
+        action = read_intent(
+            IntentEvidence(
+                now=now.timestamp(),
+                intent_at=row.intent_at.timestamp(),
+                unknown_at=_latest(attempt.unknown_at for attempt in attempts),
+                absent_at=_latest(attempt.absent_at for attempt in attempts),
+                answered=sighting.answered,
+                answer_started=observation.started.timestamp(),
+                found_job_id=array_id(found.job_id) if found else "",
+                claimed_job_id=claimed,
+                shadow=found is not None and not claimed and "badconstraints" in found.reason.lower(),
+                patience_seconds=context.patience.intent,
+                grace_seconds=context.patience.grace,
+            )
+        )
+        match action:
+            case IntentAction.ADOPT:
+                job_id = claimed or array_id(found.job_id if found else "")
+                _adopt(row, attempts, job_id, row.intent_at)
+                for attempt in attempts:
+                    claim = claims[attempt.id]
+                    if claim is not None:
+                        attempt.job_id = claim.job_id
+                folded.adopted += len(attempts)
+                folded.notes.append(f"{row.name}: adopted job array {job_id}")
+            case IntentAction.NOTE_UNKNOWN:
+                for attempt in attempts:
+                    attempt.unknown_at = now
+                    attempt.reason = "SUBMIT_UNKNOWN"
+                    attempt.detail = "its process ended or stalled before it recorded an outcome"
+            case IntentAction.NOTE_ABSENT:
+                for attempt in attempts:
+                    attempt.absent_at = observation.started
+            case IntentAction.REFUSED:
+                row.state, row.reason = "refused", "BadConstraints"
+                for attempt in attempts:
+                    slot = slots[attempt.slot_id]
+                    refuse(context, session, slot, attempt, "BadConstraints", "no node can satisfy the request")
+                    make_due(session, slot.id)
+            case IntentAction.RESUBMIT:
+                return _again(context, session, row, slots, attempts, now)
+            case IntentAction.LEAVE:
+                pass
+    return None
+
+
+def _adopt_task(attempt: Attempt, job_id: str) -> None:
+    attempt.state, attempt.job_id = "submitted", job_id
+    attempt.submitted_at = attempt.intent_at
+    attempt.unknown_at = attempt.absent_at = None
+    attempt.reason = attempt.detail = ""
+
+
+def _latest(moments: Iterable[datetime | None]) -> float | None:
+    """The latest; None while one is missing."""
+    known = list(moments)
+    return None if None in known else max(moment.timestamp() for moment in known if moment is not None)
+
+
+def _again(
+    context: Context, session: Session, row: Array, slots: dict[int, Slot], attempts: list[Attempt], now: datetime
+) -> ArraySubmission | None:
+    """The same array once more, unless nobody needs any of its tasks."""
+    for attempt in attempts:
+        slot = slots[attempt.slot_id]
+        if slot.state != "open":
+            decision = Decision(Action.SUPERSEDED, "SUPERSEDED", "no longer needed")
+            apply_decision(context, session, slot, attempt, decision)
+    needed = set(session.scalars(select(Slot.id).where(Slot.id.in_(slots), ~unwanted(Slot.id))))
+    wanted = [attempt for attempt in attempts if attempt.state == "intent"]
+    if not needed & {attempt.slot_id for attempt in wanted}:
+        for attempt in wanted:
+            decision = Decision(Action.CANCELLED, "CANCELLED", NOBODY_WAITS)
+            apply_decision(context, session, slots[attempt.slot_id], attempt, decision)
+        row.state, row.reason = "dropped", "UNWANTED"
+        return None
+    # It goes out whole: tasks that nobody waits for are cancelled once they have an id.
+    row.intent_at = now
+    for attempt in wanted:
+        attempt.intent_at = now
+        attempt.unknown_at = attempt.absent_at = None
+        attempt.reason = attempt.detail = ""
+    session.flush()
+    all_of_it = session.execute(
+        select(Slot, Attempt)
+        .join(Attempt, Attempt.slot_id == Slot.id)
+        .where(Attempt.array_id == row.id)
+        .order_by(Attempt.array_task)
+    ).all()
+    # Whoever is no longer wanted finds its claim or its settlement; the array itself stays what its map says.
+    live = [Submission.of(slot, attempt) for slot, attempt in all_of_it if attempt.state == "intent"]
+    tasks = tuple((str(digest), int(n)) for digest, n in row.map["tasks"])
+    return ArraySubmission(row.id, row.name, row.lane, row.count, tasks, tuple(live), now)
+
+
+# --------------------------------------------------------------------------------------------------- waking
+
+
+def awaited_jobs(session: Session, attempts: Sequence[Attempt], slot_ids: Sequence[int]) -> list[str]:
+    """Ids that a wake depends on: tasks one by one, or the whole array when all its tasks are of these slots.
+
+    A run must not wait for the slowest task of strangers; and where there are none, one id says the same as hundreds.
+    """
+    submitted = [attempt for attempt in attempts if attempt.state == "submitted" and attempt.job_id]
+    arrays = {attempt.array_id for attempt in submitted if attempt.array_id is not None}
+    whole: dict[int | None, str] = {}
+    if arrays:
+        rows: Any = session.execute(
+            select(Array.id, Array.job_id)
+            .join(Attempt, Attempt.array_id == Array.id)
+            .where(Array.id.in_(arrays), Array.job_id.is_not(None), Attempt.slot_id.in_(slot_ids))
+            .group_by(Array.id)
+            .having(func.count() == Array.count)
+        )
+        whole = {row.id: row.job_id for row in rows}
+    found = set()
+    for attempt in submitted:
+        job_id = str(attempt.job_id)
+        found.add(array_id(job_id) if array_id(job_id) == whole.get(attempt.array_id) else job_id)
+    return sorted(found)
+
+
+def with_arrays(gone: set[str], attempts: Iterable[Attempt]) -> set[str]:
+    """Ids that the queue lists no more, with those of arrays of which it lists none of these attempts."""
+    tasks = [attempt.job_id for attempt in attempts if attempt.job_id is not None and attempt.array_id is not None]
+    return gone | ({array_id(job_id) for job_id in tasks} - {array_id(i) for i in tasks if i not in gone})

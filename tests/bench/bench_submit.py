@@ -1,0 +1,260 @@
+"""What it costs to hand 200 measures of one shape to Slurm: `python -m tests.bench.bench_submit`.
+
+On a development cluster whose nodes are drained (nothing runs beside the clock), medians of a few rounds of
+* ours: intents, task map, one sbatch, outcomes, and the wake job, on a Postgres that really flushes;
+* 200 bare `sbatch` calls of a one-line script, one after the other;
+* submitit's job array of 200 tasks;
+and ours against the bare calls once more when every call of a Slurm tool takes 100 ms longer, as on a busy site.
+Asserts nothing itself; test_submit.py does. Not covered: planning the measures, running them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from outerloop.compute.protocol import Accepted, JobSpec, Lane
+from outerloop.compute.slurm import TOOLS, SlurmCli
+from outerloop.controller.work import lane_mapping
+from outerloop.dispatch.arrays import awaited_jobs
+from outerloop.dispatch.budget import Budget
+from outerloop.dispatch.context import Context, Patience
+from outerloop.dispatch.settle import live_attempts
+from outerloop.dispatch.submit import submit_ready
+from outerloop.dispatch.wakes import WakePolicy, ring_later
+from outerloop.record import embedded, migrate
+from outerloop.record.models import Array, Attempt, Run, Slot, Wake
+from outerloop.record.store import Record
+from outerloop.slots import StateRoot
+from tests.slurm.cluster import DevCluster
+
+MEASURES = 200
+ROUNDS = 5
+DELAY_SECONDS = 0.1
+LANE = Lane("default", partition="cpu")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of wall time, medians, and what our submission asked of Slurm."""
+
+    ours_s: float
+    bare_s: float
+    submitit_s: float
+    ours_slow_s: float
+    bare_slow_s: float
+    calls: tuple[str, ...]
+    """The tools that one of our submissions called, in order."""
+
+    @property
+    def against_bare(self) -> float:
+        return self.bare_s / self.ours_s
+
+    @property
+    def against_submitit(self) -> float:
+        return self.submitit_s / self.ours_s
+
+    @property
+    def against_bare_when_slow(self) -> float:
+        return self.bare_slow_s / self.ours_slow_s
+
+
+def wrapped_tools(cluster: DevCluster, folder: Path, delay: float) -> Path:
+    """A folder with Slurm's tools that write down each call, and take `delay` seconds longer."""
+    folder.mkdir()
+    for tool in TOOLS:
+        sleep = f"sleep {delay}\n" if delay else ""
+        script = folder / tool
+        script.write_text(f'#!/bin/sh\necho {tool} >> {folder}/calls\n{sleep}exec {cluster.bin / tool} "$@"\n')
+        script.chmod(0o755)
+    return folder
+
+
+def calls_of(folder: Path) -> list[str]:
+    path = folder / "calls"
+    return path.read_text().split() if path.exists() else []
+
+
+class Ours:
+    """A record and a state folder with slots that wait to be submitted."""
+
+    def __init__(self, folder: Path, url: str, cluster: DevCluster, bin_dir: Path) -> None:
+        self.root = StateRoot(folder)
+        self.record = Record(url, owner="bench", slot_root=str(folder))
+        self.context = Context(
+            record=self.record,
+            compute=SlurmCli(bin_dir=bin_dir, slurm_conf=cluster.slurm_conf),
+            root=self.root,
+            patience=Patience(),
+            deployment="bench",
+            python=sys.executable,
+            owner_uid=str(os.getuid()),
+        )
+        self._run = 0
+
+    def prepare(self) -> tuple[str, list[int]]:
+        """A run and the slots that its planning left: rows, folders and spec.json."""
+        self._run += 1
+        run_id = f"r{self._run:05d}{time.time_ns() % 10**9:09d}"
+        order = {"minutes": 2.0, "lane": lane_mapping(LANE), "cpus": 1, "gpus": 0, "nodes": 1}
+        with self.record.transaction("tx.plan") as session:
+            run = Run(
+                id=run_id,
+                realm_id=self.record.realm_id,
+                kind="climb",
+                question=hashlib.sha256(run_id.encode()).hexdigest(),
+                target="bench",
+                benchmark="speed",
+                definition="d",
+                submitter="bench",
+                request={},
+                **dict.fromkeys(("base_commit", "base_tree", "candidate_commit", "candidate_tree"), "0" * 40),
+            )
+            slots = [
+                Slot(
+                    realm_id=self.record.realm_id,
+                    digest=hashlib.sha256(f"{run_id} {number}".encode()).hexdigest(),
+                    label="speed",
+                    target="bench",
+                    submitter="bench",
+                    order=order,
+                )
+                for number in range(MEASURES)
+            ]
+            session.add(run)
+            session.add_all(slots)
+            session.flush()
+            ids = [slot.id for slot in slots]
+        for slot in slots:
+            self.context.slot(slot.digest).write_spec({"command": "true"}, {})
+        return run_id, ids
+
+    def submit(self, run_id: str, ids: list[int]) -> float:
+        """Seconds until everything and its wake is handed over and on record."""
+        policy = WakePolicy("always", LANE, 5, 1000, 60.0)
+        began = time.perf_counter()
+        lease = self.record.take_lease(run_id, seconds=300)
+        assert lease is not None
+        report = submit_ready(self.context, lease, ids, Budget(), lease_seconds=300)
+        with self.record.reading() as session:
+            awaited = awaited_jobs(session, live_attempts(session, self.record.realm_id, ids), ids)
+        rung = ring_later(self.context, policy, lease, awaited)
+        took = time.perf_counter() - began
+        assert len(report.accepted) == MEASURES and rung == "rings" and len(awaited) == 1, (report, rung, awaited)
+        with self.record.reading() as session:
+            stands = session.scalar(select(func.count()).where(Attempt.slot_id.in_(ids), Attempt.state == "submitted"))
+            assert stands == MEASURES
+            assert session.scalar(select(func.count()).select_from(Wake).where(Wake.run_id == run_id)) == 1
+            assert session.scalar(select(Array.count).order_by(Array.id.desc()).limit(1)) == MEASURES
+        return took
+
+
+def bare(cluster: DevCluster, bin_dir: Path, folder: Path) -> float:
+    """Seconds for 200 sbatch calls, as a shell loop makes them."""
+    script = folder / "bare.sh"
+    script.write_text("#!/bin/sh\ntrue\n")
+    line = [str(bin_dir / "sbatch"), "--parsable", "-p", "cpu", "-t", "5", "-o", "/dev/null", str(script)]
+    began = time.perf_counter()
+    for _ in range(MEASURES):
+        subprocess.run(line, env=cluster.env, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def with_submitit(cluster: DevCluster, folder: Path) -> float:
+    """Seconds for submitit's array of 200 calls of a function."""
+    import submitit
+
+    before = dict(os.environ)
+    os.environ.update(cluster.env)
+    try:
+        executor = submitit.SlurmExecutor(folder=folder / "submitit")
+        executor.update_parameters(time=5, partition="cpu", array_parallelism=MEASURES)
+        began = time.perf_counter()
+        jobs = executor.map_array(abs, range(MEASURES))
+        took = time.perf_counter() - began
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    assert len(jobs) == MEASURES
+    return took
+
+
+@contextmanager
+def _drained(cluster: DevCluster) -> Iterator[None]:
+    nodes = ",".join(sorted(set(cluster.run("sinfo", "-h", "-N", "-o", "%N").split())))
+    cluster.run("scontrol", "update", f"nodename={nodes}", "state=drain", "reason=bench")
+    yield
+
+
+def _median(once: Callable[[], float], rounds: int, cluster: DevCluster) -> float:
+    found = []
+    for _ in range(rounds):
+        found.append(once())
+        cluster.cancel_all()
+    return statistics.median(found)
+
+
+def measure(rounds: int = ROUNDS) -> Measured:
+    """Start a cluster and a server, measure, and remove both."""
+    home = Path(tempfile.mkdtemp(prefix="ol-b-", dir="/tmp"))
+    home.chmod(0o711)
+    try:
+        url = embedded.ensure_running(home / "db")
+        migrate.upgrade(url)
+        with DevCluster(home / "c", nodes=2) as cluster, _drained(cluster):
+            quick = wrapped_tools(cluster, home / "quick", 0.0)
+            slow = wrapped_tools(cluster, home / "slow", DELAY_SECONDS)
+            ours = Ours(home / "state", url, cluster, cluster.bin)
+            counted = Ours(home / "counted", url, cluster, quick)
+            slowed = Ours(home / "slowed", url, cluster, slow)
+            probe = SlurmCli(bin_dir=cluster.bin, slurm_conf=cluster.slurm_conf)
+            _one_job(probe, home)
+            counted.submit(*counted.prepare())
+            cluster.cancel_all()
+            return Measured(
+                ours_s=_median(lambda: ours.submit(*ours.prepare()), rounds, cluster),
+                bare_s=_median(lambda: bare(cluster, cluster.bin, home), rounds, cluster),
+                submitit_s=_median(lambda: with_submitit(cluster, home), rounds, cluster),
+                ours_slow_s=_median(lambda: slowed.submit(*slowed.prepare()), min(rounds, 3), cluster),
+                bare_slow_s=bare(cluster, slow, home),
+                calls=tuple(calls_of(quick)),
+            )
+    finally:
+        embedded.remove(home / "db")
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _one_job(compute: SlurmCli, folder: Path) -> None:
+    """The cluster takes jobs: what is measured is no first contact."""
+    script = folder / "one.sh"
+    script.write_text("#!/bin/sh\ntrue\n")
+    outcome = compute.submit(JobSpec("ol-bench-one-0-0", script, folder / "one.log", folder, LANE, 5))
+    assert isinstance(outcome, Accepted), outcome
+
+
+def main() -> None:
+    found = measure()
+    print(f"{MEASURES} measures of one shape, submitted, recorded and with their wake:   {found.ours_s:8.3f} s")
+    print(f"calls of Slurm's tools for it:   {' '.join(found.calls)}")
+    print(f"{MEASURES} bare sbatch calls:   {found.bare_s:8.3f} s   ({found.against_bare:.2f} x ours)")
+    print(f"submitit's array of {MEASURES}:   {found.submitit_s:8.3f} s   ({found.against_submitit:.2f} x ours)")
+    print(
+        f"with {DELAY_SECONDS * 1000:.0f} ms more per call:   ours {found.ours_slow_s:.3f} s, bare"
+        f" {found.bare_slow_s:.3f} s   ({found.against_bare_when_slow:.1f} x ours)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Holds the price of submitting 200 measures: two sbatch calls, less time than bare calls, far less on a busy site.
+
+Not held: submitit's array, which takes a third of our time (bench_submit prints it). It keeps no record and flushes
+nothing; ours has committed 200 intents before the request and 200 acceptances after it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.bench_submit import measure
+from tests.slurm.conftest import slurm_installed
+
+__all__ = ["slurm_installed"]
+
+pytestmark = pytest.mark.slurm
+
+WHEN_SLOW = 15.0
+
+
+def test_two_hundred_measures_are_two_sbatch_calls_and_cost_less_than_bare_ones(slurm_installed: None) -> None:
+    found = measure(rounds=3)
+    assert found.calls.count("sbatch") == 2, found.calls
+    assert found.against_bare >= 1.0, found
+    assert found.against_bare_when_slow >= WHEN_SLOW, found

@@ -1,0 +1,292 @@
+"""A climb of twelve measures that go out as one array: kill -9 at every point of that, lost replies, refusals, claims.
+
+The points are not listed here: an undisturbed submit records which ones it comes by, and those that belong to the
+array's submission are attacked, each in a world of its own. Ticks alone finish every climb.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outerloop.controller.rebuild import rebuild
+from outerloop.record.models import Array, Attempt, Wake
+from tests.controller_rig.world import World, resume, stopped, wait_for
+from tests.e2e.test_crash_points import TABLES, points_of
+from tests.postgres.conftest import _execute
+
+PAIRED = """\
+[[benchmarks]]
+name = "speed"
+command = "sh bench.sh"
+metric = "cost"
+direction = "min"
+seed_env = "BENCH_SEED"
+minutes = 1
+min_delta = 0.5
+rule = { kind = "paired", pairs = 6 }
+
+[scope]
+allowed = ["src/"]
+"""
+MEASURES = 12
+
+OF_THE_ARRAY = {"tx.intent", "array.map", "array.script", "array.place", "compute.submit", "array.submitted"}
+OF_THE_ARRAY |= {"attempt.submitted", "tx.outcome", "tx.park", "compute.wake"}
+
+
+class ArrayWorld(World):
+    """The rig with a cluster that takes arrays and a benchmark of six pairs."""
+
+    def __init__(self, folder: Path, database: str, **dispatch: float) -> None:
+        super().__init__(folder, database, **dispatch)
+        self.cluster.set_mode("arrays", "on")
+
+    def contract(self) -> str:
+        return PAIRED
+
+    def arrays(self) -> list[Any]:
+        return sorted(self.rows(Array), key=lambda row: row.id)
+
+    def check(self) -> None:
+        """At rest: the verdict, one execution of each measure, and no attempt that was spent."""
+        assert self.verdicts() == {"better": ("accepted", "")}, self.describe()
+        assert self.executions() == MEASURES, self.describe()
+        self.check_invariants()
+        for attempt in self.rows(Attempt):
+            assert attempt.outcome == "done" and attempt.n == 1, self.describe()
+
+
+@pytest.fixture
+def worlds(tmp_path: Path, database: str) -> Callable[..., ArrayWorld]:
+    count = itertools.count()
+
+    def make(**dispatch: float) -> ArrayWorld:
+        _execute(database, f"truncate {TABLES} restart identity cascade")
+        return ArrayWorld(tmp_path / str(next(count)), database, **dispatch)
+
+    return make
+
+
+def test_twelve_measures_are_one_request_and_one_wake(worlds: Callable[..., ArrayWorld]) -> None:
+    world = worlds()
+    world.submit("better")
+    [array] = world.arrays()
+    assert world.cluster.requests() == [(array.name, MEASURES)]
+    assert (array.state, array.count, array.cap) == ("submitted", MEASURES, None)
+    attempts = sorted(world.rows(Attempt), key=lambda a: a.array_task)
+    assert [a.job_id for a in attempts] == [f"{array.job_id}_{task}" for task in range(MEASURES)]
+    folder = world.state.array(array.name)
+    mapped = json.loads((folder / "map.json").read_text())["tasks"]
+    assert [[Path(entry["slot"]).name, entry["attempt"]] for entry in mapped] == array.map["tasks"]
+    # All tasks are this run's own: one id says it all.
+    [wake] = world.rows(Wake)
+    assert wake.awaited == [array.job_id]
+    world.wakes_until_rest()
+    world.check()
+    assert len(world.cluster.requests()) == 1
+    for task, entry in enumerate(mapped):
+        log = Path(entry["slot"]) / "attempts" / "1" / "r0" / "slurm.log"
+        assert log.resolve() == (folder / f"slurm.log.{task}").resolve()
+
+
+SHARDS = 4
+"""Each has its own time limit: a world with twelve measures takes seconds."""
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_submit_killed_at_every_point_of_the_array(worlds: Callable[..., ArrayWorld], shard: int) -> None:
+    calm = worlds()
+    assert calm.forked(lambda: calm.submit("better"), trace=True) == 0
+    points = [point for point in points_of(calm) if point.split(":")[1] in OF_THE_ARRAY]
+    assert {point.split(":")[1] for point in points} == OF_THE_ARRAY
+    # Before an effect is after the one before it: nothing else happens in between.
+    points = [point for point in points if point.startswith("after:") or point == points[0]]
+    for fault in points[shard::SHARDS]:
+        world = worlds()
+        assert world.forked(lambda w=world: w.submit("better"), fault=fault) == -signal.SIGKILL, fault
+        world.ticks_until_rest()
+        world.check()
+        names = [name for name, count in world.cluster.requests() if count > 1]
+        assert len(names) == 1, f"{fault}: {names}"
+
+
+@pytest.mark.parametrize("mode", ["lost-before", "lost-after"])
+def test_a_lost_reply_is_found_again_and_the_array_stays_whole(worlds: Callable[..., ArrayWorld], mode: str) -> None:
+    world = worlds()
+    world.cluster.set_mode("submit", mode)
+    world.submit("better")
+    world.cluster.set_mode("submit", "")
+    [array] = world.arrays()
+    assert array.state == "intent" and all(a.unknown_at is not None for a in world.rows(Attempt))
+    world.ticks_until_rest()
+    world.check()
+    requests = world.cluster.requests()
+    assert requests == [(array.name, MEASURES)] * (2 if mode == "lost-before" else 1)
+
+
+def test_tasks_that_started_before_the_reply_was_lost_tell_the_arrays_id(worlds: Callable[..., ArrayWorld]) -> None:
+    """Half of the tasks claimed their attempts, the queue and accounting forgot them all: the claims are enough."""
+    world = worlds(gone_grace_seconds=0)
+    world.cluster.set_mode("submit", "lost-after")
+    world.submit("better")
+    world.cluster.set_mode("submit", "")
+    jobs = list(world.measuring_jobs())
+    for job_id in jobs[:5]:
+        world.cluster.execute(job_id)
+    for job_id in jobs:
+        world.cluster.change(job_id, purged=True, forgotten=True)
+    world.tick()
+    [array] = world.arrays()
+    assert (array.state, array.job_id) == ("submitted", jobs[0].partition("_")[0])
+    for job_id in jobs[5:]:
+        world.cluster.change(job_id, purged=False)
+    world.ticks_until_rest()
+    world.check()
+    assert len(world.cluster.requests()) == 1
+
+
+def test_only_a_refused_array_is_halved_and_the_next_one_starts_smaller(worlds: Callable[..., ArrayWorld]) -> None:
+    world = worlds()
+    world.cluster.set_mode("submit", "at-most-4")
+    world.submit("better")
+    sizes = [count for _name, count in world.cluster.requests()]
+    # 12 and 6 are refused, 3 fit, 3 more do not, then one does; nobody asks for each of the others.
+    assert sizes == [12, 6, 3, 3, 1, 1], sizes
+    assert [row.cap for row in world.arrays() if row.cap] == [6, 3, 1]
+    assert len(world.rows(Attempt)) == 4
+    assert not [a for a in world.rows(Attempt) if a.state != "submitted"]
+    world.cluster.set_mode("submit", "")
+    for _ in range(3):
+        world.run_measures()
+        world.tick()
+        world.pass_time(61)
+    world.ticks_until_rest()
+    world.check()
+    assert max(count for _name, count in world.cluster.requests()[len(sizes) :]) == 1
+    names = Counter(name for name, count in world.cluster.requests() if count > 1)
+    assert max(names.values()) == 1, "a refused array was sent again under its name"
+
+
+def test_a_refusal_for_good_blocks_the_run_and_is_asked_once(worlds: Callable[..., ArrayWorld]) -> None:
+    world = worlds()
+    world.cluster.set_mode("submit", "never")
+    run_id = world.submit("better")
+    run = world.run(run_id)
+    assert (run.state, run.state_reason) == ("blocked", "INFRASTRUCTURE")
+    assert "QOSMaxWallDurationPerJobLimit" in run.state_detail
+    assert [count for _name, count in world.cluster.requests()] == [MEASURES]
+
+
+@pytest.mark.parametrize("point", ["after:tx.intent", "before:compute.submit", "after:compute.submit"])
+def test_a_process_stopped_around_the_submission_changes_nothing_when_it_comes_back(
+    worlds: Callable[..., ArrayWorld], point: str
+) -> None:
+    world = worlds()
+    pid = world.start(lambda: world.submit("better"), fault=f"{point}:stop")
+    wait_for(lambda: stopped(pid), 60, "the stop")
+    world.expire_leases()
+    world.ticks_until_rest()
+    world.check()
+    before = world.snapshot()
+    resume(pid)
+    world.run_measures()
+    world.tick()
+    assert world.snapshot() == before
+    world.check()
+
+
+def test_a_task_that_vanished_while_it_was_folded_is_measured_anew_and_harms_no_other(
+    worlds: Callable[..., ArrayWorld],
+) -> None:
+    """A pending task that is cancelled leaves no record anywhere; an ended one was cancelled by somebody."""
+    world = worlds()
+    world.submit("better")
+    gone = list(world.measuring_jobs())[7]
+    world.cluster.change(gone, state="cancelled", purged=True, forgotten=True)
+    world.ticks_until_rest()
+    assert world.verdicts() == {"better": ("accepted", "")}, world.describe()
+    assert world.executions() == MEASURES
+    world.check_invariants()
+    [lost] = [a for a in world.rows(Attempt) if a.outcome != "done"]
+    assert (lost.job_id, lost.reason) == (gone, "LOST")
+    # Alone it is a job like any other.
+    assert [count for _name, count in world.cluster.requests()] == [MEASURES, 1]
+
+
+def test_a_run_that_shares_an_array_waits_for_its_own_tasks_only(worlds: Callable[..., ArrayWorld]) -> None:
+    """Two candidates share the base's slots only when they share seeds; a second asking shares every slot."""
+    world = worlds()
+    run_id = world.submit("better")
+    [array] = world.arrays()
+    attempts = {a.slot_id: a for a in world.rows(Attempt)}
+    deployment = world.open()
+    try:
+        from outerloop.dispatch.arrays import awaited_jobs
+
+        with deployment.record.reading() as session:
+            some = sorted(attempts)[:3]
+            assert awaited_jobs(session, [attempts[i] for i in some], some) == sorted(
+                str(attempts[i].job_id) for i in some
+            )
+            # All of it is ours although most of it has ended.
+            assert awaited_jobs(session, [attempts[i] for i in some], sorted(attempts)) == [array.job_id]
+    finally:
+        deployment.close()
+    assert world.cancel(run_id) is not None
+    states = {body["state"] for body in world.measuring_jobs().values()}
+    assert states == {"cancelled"}
+
+
+def test_a_record_made_anew_knows_its_arrays(worlds: Callable[..., ArrayWorld]) -> None:
+    world = worlds()
+    world.cluster.set_mode("submit", "lost-after")
+    world.submit("better")
+    world.cluster.set_mode("submit", "")
+    before = [(row.name, row.state, row.map) for row in world.arrays()]
+    deployment = world.open()
+    try:
+        made = rebuild(deployment.context)
+    finally:
+        deployment.close()
+    assert made.problems == [] and made.attempts == MEASURES
+    assert [(row.name, row.state, row.map) for row in world.arrays()] == before
+    world.tick()
+    deployment = world.open()
+    try:
+        after = world.snapshot()
+        assert {state for _name, state, _outcome, _job in after["attempts"]} == {"submitted"}
+        rebuild(deployment.context)
+    finally:
+        deployment.close()
+    world.ticks_until_rest()
+    world.check()
+    assert len(world.cluster.requests()) == 1
+
+
+def test_the_map_and_the_script_do_not_change_when_the_same_array_goes_out_again(
+    worlds: Callable[..., ArrayWorld],
+) -> None:
+    world = worlds()
+    world.cluster.set_mode("submit", "lost-before")
+    world.submit("better")
+    [array] = world.arrays()
+    folder = world.state.array(array.name)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    inode = (folder / "map.json").stat().st_ino
+    world.cluster.set_mode("submit", "")
+    # A disk that lost what was not flushed.
+    for _digest, n in [array.map["tasks"][3]]:
+        shutil.rmtree(world.state.slot(_digest) / "attempts" / str(n))
+    world.ticks_until_rest()
+    world.check()
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    assert (folder / "map.json").stat().st_ino == inode
