@@ -108,6 +108,8 @@ def check(file: Path | None, as_json: bool) -> None:
         path = file if file is not None else _repository(Path().absolute()) / CONTRACT_FILE
         if path.is_dir():
             path = path / CONTRACT_FILE
+        if path.exists() and not path.is_file():
+            raise CliError(f"{path} is not a file")
         try:
             with path.open("rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)
@@ -167,7 +169,6 @@ def try_(benchmark: str, runs: int, isolation: str, repo: Path, as_json: bool) -
     with explained():
         import sys
 
-        from outerloop.controller.git import GitError
         from outerloop.controller.trial import TrialError, try_benchmark
 
         try:
@@ -179,7 +180,7 @@ def try_(benchmark: str, runs: int, isolation: str, repo: Path, as_json: bool) -
                 runs=runs,
                 progress=lambda line: click.echo(f"{line} …", err=True),
             )
-        except (TrialError, GitError) as error:
+        except TrialError as error:
             raise CliError(str(error)) from error
         if as_json:
             from dataclasses import asdict

@@ -55,6 +55,7 @@ _CODES: dict[tuple[str, str], ExitCode] = {
     ("outerloop.settings", "SettingsError"): ExitCode.BAD_INPUT,
     ("outerloop.contract", "UnknownBenchmarkError"): ExitCode.NOT_FOUND,
     ("outerloop.contract", "ContractError"): ExitCode.BAD_INPUT,
+    ("outerloop.controller.git", "GitError"): ExitCode.BAD_INPUT,
     ("outerloop.climb.model", "RuleError"): ExitCode.BAD_INPUT,
     ("outerloop.record.server.errors", "DiskFullError"): ExitCode.NO_SPACE,
     ("outerloop.record.server.errors", "EmbeddedError"): ExitCode.RECORD_UNAVAILABLE,
@@ -69,6 +70,9 @@ _CODES: dict[tuple[str, str], ExitCode] = {
 _FIRST_LINE_ONLY = ("sqlalchemy.exc", "psycopg")
 """Their messages go on with the statement and its parameters, which are no help to a person."""
 
+_TELL_OF_DISKS = ("outerloop.", "sqlalchemy.exc", "psycopg")
+"""git and Postgres say it in words, which their exceptions carry."""
+
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -81,6 +85,8 @@ def translate(error: BaseException) -> CliError | None:
         if isinstance(chained, OSError) and chained.errno in _OUT_OF_SPACE:
             return CliError(str(error), ExitCode.NO_SPACE)
         chained = chained.__cause__
+    if "No space left on device" in str(error) and type(error).__module__.startswith(_TELL_OF_DISKS):
+        return CliError(str(error).strip().split("\n", 1)[0], ExitCode.NO_SPACE)
     for kind in type(error).__mro__:
         code = _CODES.get((kind.__module__, kind.__name__))
         if code is not None:

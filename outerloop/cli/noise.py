@@ -69,7 +69,6 @@ def noise(
 ) -> None:
     settings = the_settings()
     with opened(settings) as deployment:
-        from outerloop.controller.git import GitError
         from outerloop.controller.noise import NoSeries, SeriesRunner, prepare_series
         from outerloop.controller.plan import ContractGone, EnvironmentFilesMissing
         from outerloop.controller.submit import Refusal
@@ -83,7 +82,7 @@ def noise(
             state = _measure(runner, wait=wait, quiet=as_json)
         except (NoSeries, Refusal) as error:
             raise CliError(str(error), ExitCode.REFUSED) from error
-        except (GitError, ContractGone, EnvironmentFilesMissing) as error:
+        except (ContractGone, EnvironmentFilesMissing) as error:
             raise CliError(str(error)) from error
         notes(state.notes)
         if not state.rests:

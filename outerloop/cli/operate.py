@@ -157,7 +157,10 @@ def verify(run: str, as_json: bool) -> None:
 
     with opened() as deployment:
         found = find_run(deployment, run)
-        result = recompute(deployment.context, found.id, found.evidence)
+        try:
+            result = recompute(deployment.context, found.id, found.evidence)
+        except ValueError as error:
+            raise CliError(f"run {found.id} cannot be read from disk: {error}", ExitCode.NOT_FOUND) from error
     if as_json:
         emit_json(
             {

@@ -56,7 +56,6 @@ def climb(
     as_json: bool,
 ) -> None:
     with explained():
-        from outerloop.controller.git import GitError
         from outerloop.controller.plan import ContractGone
         from outerloop.controller.submit import Refusal, prepare_climb
         from outerloop.slots import StateRoot
@@ -78,7 +77,7 @@ def climb(
                 )
             except Refusal as error:
                 raise CliError(str(error), ExitCode.REFUSED) from error
-            except (GitError, ContractGone) as error:
+            except ContractGone as error:
                 raise CliError(str(error)) from error
 
         first = prepared(0)
@@ -91,6 +90,10 @@ def climb(
         except CliError as error:
             if error.exit_code != ExitCode.RECORD_UNAVAILABLE or again:
                 raise
+            if wait and root.request(first.request.id).exists():
+                # Whoever waits for a verdict must not read success from a command that did not see one.
+                told = f"run {first.request.id} goes on without this command: {error.message}"
+                raise CliError(told, ExitCode.RECORD_UNAVAILABLE) from error
             leave(root, first.request, error, as_json)
 
 

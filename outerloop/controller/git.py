@@ -160,19 +160,23 @@ class Repository:
         return tail.removesuffix(".git") or self.top.name
 
     def default_branch(self) -> str:
-        """The branch that a first climb starts from: origin's HEAD, else main, master, or the one checked out."""
+        """The branch that a first climb starts from: origin's HEAD, else main, master, or the only one there is.
+
+        Raises GitError where none of them is certain: HEAD itself may be the candidate.
+        """
         done = _git(["symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD"], folder=self.top, check=False)
         if done.returncode == 0 and _text(done):
             return _text(done)
+        names = _text(_git(["for-each-ref", "--format=%(refname:short)", "refs/heads"], folder=self.top)).split()
         for name in ("main", "master"):
-            if (
-                _git(
-                    ["rev-parse", "--verify", "--quiet", f"refs/heads/{name}"], folder=self.top, check=False
-                ).returncode
-                == 0
-            ):
+            if name in names:
                 return name
-        return "HEAD"
+        if len(names) == 1:
+            return names[0]
+        there = f"branches: {', '.join(names[:8])}" if names else "there is no branch with a commit yet"
+        raise GitError(
+            f"{self.top} has no default branch (origin/HEAD, main or master); name one with --base ({there})"
+        )
 
     def seal_worktree(self) -> str:
         """A commit of the working tree as it is (ignored files left out); index, branch and HEAD stay untouched."""

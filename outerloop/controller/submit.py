@@ -108,8 +108,10 @@ def prepare_climb(
         climbed = contract.benchmark(benchmark)
     base_tree, candidate_tree = mirror.tree(base_commit), mirror.tree(candidate_commit)
     promotable = champion is None or champion.tree == base_tree
-    if champion is None and base is not None and base_tree != mirror.tree(_default_commit(repo, mirror)):
-        promotable = False
+    if champion is None and base is not None:
+        # Where no branch is the default one, the base that was named is what a first champion is measured against.
+        usual = _default_commit(repo, mirror)
+        promotable = usual is None or base_tree == mirror.tree(usual)
     if not promotable:
         notes.append(
             "the base is not the champion, so acceptance will not make the candidate champion"
@@ -185,8 +187,11 @@ def resolve_commit(repo: Repository, mirror: Mirror, revision: str) -> str:
         raise
 
 
-def _default_commit(repo: Repository, mirror: Mirror) -> str:
-    commit = repo.commit(repo.default_branch())
+def _default_commit(repo: Repository, mirror: Mirror) -> str | None:
+    try:
+        commit = repo.commit(repo.default_branch())
+    except GitError:
+        return None
     if not mirror.has(commit):
         mirror.pin(repo, {f"commits/{commit}": commit})
     return commit

@@ -80,3 +80,16 @@ def test_abort_exit_and_usage_errors_of_click_pass_through() -> None:
     for error in (click.Abort(), click.exceptions.Exit(5), click.UsageError("x")):
         with pytest.raises(type(error)), explained():
             raise error
+
+
+def test_a_full_disk_that_is_told_in_words_has_its_code_too() -> None:
+    """git and Postgres say ENOSPC in their messages; the exceptions carry no errno."""
+    from outerloop.controller.git import GitError
+    from outerloop.record.store import RecordUnavailable
+
+    for error in (
+        GitError("git init in /x: fatal: copy-fd: No space left on device"),
+        RecordUnavailable('could not extend file "base/1/2": No space left on device'),
+    ):
+        told = translate(error)
+        assert told is not None and told.exit_code == ExitCode.NO_SPACE

@@ -199,3 +199,13 @@ def test_a_subset_tree_depends_on_its_files_alone(clone: Path, mirror: Mirror) -
     one, missing = mirror.subset_tree(mirror.tree(first), ["src/a.py", "nope.lock"])
     two, _ = mirror.subset_tree(mirror.tree(second), ["src/a.py"])
     assert one == two and missing == ["nope.lock"]
+
+
+def test_without_a_certain_default_branch_the_base_has_to_be_named(clone: Path) -> None:
+    git(clone, "branch", "-m", "main", "trunk")
+    assert Repository.open(clone).default_branch() == "trunk", "the only branch is the default one"
+    git(clone, "branch", "feature")
+    with pytest.raises(GitError, match=r"no default branch .* --base \(branches: feature, trunk\)"):
+        Repository.open(clone).default_branch()
+    git(clone, "branch", "master")
+    assert Repository.open(clone).default_branch() == "master"
