@@ -136,13 +136,19 @@ def _notes(argument: _Argument) -> list[str]:
 
 
 def _text(reader: Reader, argument: _Argument) -> Iterator[str]:
+    from outerloop.cli.run_text import moved_base
     from outerloop.climb import Verdict
     from outerloop.climb.explain import render
 
     view, row = argument.view, argument.view.row
     yield f"run {row.id}: {one_line(row.benchmark)} of {one_line(row.target)}"
     yield folded(row.label, WIDTH, prefix=f"candidate {row.candidate_commit[:12]}  ")
-    yield f"base      {row.base_commit[:12]}"
+    moved = moved_base(view)
+    yield (
+        folded(moved, WIDTH, prefix=f"base      {row.base_commit[:12]}  ")
+        if moved
+        else f"base      {row.base_commit[:12]}"
+    )
     yield ""
     verdict = Verdict.from_json(view.evidence) if view.evidence is not None else None
     if verdict is not None and argument.plan is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from outerloop.controller.health import NextAction
     from outerloop.controller.views import AttemptView, EventView, MeasureView, RunView
 
-__all__ = ["attempt_state", "run_json", "run_text"]
+__all__ = ["attempt_state", "moved_base", "run_json", "run_text"]
 
 MOST_MEASURES = 24
 MOST_JOBS = 24
@@ -87,6 +87,18 @@ def run_text(view: RunView, action: NextAction, *, everything: bool, training: T
     return Group(*parts)
 
 
+def _base_revision(view: RunView) -> str:
+    return one_line(str(view.request.get("base_revision") or ""))
+
+
+def moved_base(view: RunView) -> str:
+    """Why the base is another one than was asked for (a champion appeared meanwhile); empty when it is the same."""
+    asked = str(view.request.get("base_commit") or "")
+    if not asked or asked == view.row.base_commit:
+        return ""
+    return f"a champion that appeared meanwhile; asked against {_base_revision(view)} {asked[:_SHORT_COMMIT]}"
+
+
 def _head(view: RunView, action: NextAction) -> Iterator[tuple[str, str]]:
     row, request = view.row, view.request
     if row.kind == "training":
@@ -96,8 +108,7 @@ def _head(view: RunView, action: NextAction) -> Iterator[tuple[str, str]]:
     else:
         yield "run ", f"{row.id}: {row.kind} on {one_line(row.benchmark)} of {one_line(row.target)}"
         yield "  candidate  ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"
-        base = one_line(str(request.get("base_revision") or ""))
-        yield "  base       ", f"{row.base_commit[:_SHORT_COMMIT]}  {base}"
+        yield "  base       ", f"{row.base_commit[:_SHORT_COMMIT]}  {moved_base(view) or _base_revision(view)}"
     again = f", asking number {row.ask + 1}" if row.ask else ""
     yield "  asked      ", f"{moment(row.created_at)} by {one_line(row.submitter)}{again}"
     if row.state == "ended":
