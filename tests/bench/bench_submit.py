@@ -210,6 +210,7 @@ def measure(rounds: int = ROUNDS) -> Measured:
     """Start a cluster and a server, measure, and remove both."""
     home = Path(tempfile.mkdtemp(prefix="ol-b-", dir="/tmp"))
     home.chmod(0o711)
+    opened: list[Ours] = []
     try:
         url = embedded.ensure_running(home / "db")
         migrate.upgrade(url)
@@ -219,6 +220,7 @@ def measure(rounds: int = ROUNDS) -> Measured:
             ours = Ours(home / "state", url, cluster, cluster.bin)
             counted = Ours(home / "counted", url, cluster, quick)
             slowed = Ours(home / "slowed", url, cluster, slow)
+            opened += [ours, counted, slowed]
             probe = SlurmCli(bin_dir=cluster.bin, slurm_conf=cluster.slurm_conf)
             _one_job(probe, home)
             counted.submit(*counted.prepare())
@@ -232,6 +234,8 @@ def measure(rounds: int = ROUNDS) -> Measured:
                 calls=tuple(calls_of(quick)),
             )
     finally:
+        for one in opened:
+            one.record.close()
         embedded.remove(home / "db")
         shutil.rmtree(home, ignore_errors=True)
 
