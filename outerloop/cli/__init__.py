@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "outerloop.cli.noise:noise",
         "Measure the base of BENCHMARK many times; recommend a floor, a rule and pairs.",
     ),
+    "simulate": ("outerloop.cli.simulate:simulate", "How long would so many climbs take here, and which limit binds?"),
     "simulate-verdicts": (
         "outerloop.cli.simulate_verdicts:simulate_verdicts",
         "Show how often a decision rule accepts noise and finds a real gain.",
