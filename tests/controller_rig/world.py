@@ -30,6 +30,8 @@ from outerloop.settings import Settings
 from outerloop.slots import StateRoot
 from tests.controller_rig.cluster import FileCluster
 
+REAL_OPEN_COMPUTE = deployment_module.open_compute
+
 CONTRACT = """\
 [[benchmarks]]
 name = "speed"

@@ -12,10 +12,8 @@ from typing import Any
 from outerloop.controller import deployment as deployment_module
 from outerloop.controller.deployment import Deployment, open_deployment
 from outerloop.settings import Settings
-from tests.controller_rig.world import World
+from tests.controller_rig.world import REAL_OPEN_COMPUTE, World
 from tests.slurm.cluster import DevCluster
-
-_REAL_OPEN_COMPUTE = deployment_module.open_compute
 
 CONFIG = """\
 state = "{state}"
@@ -64,7 +62,7 @@ class SlurmWorld(World):
         self.settings = Settings.load(self.config)
 
     def open(self) -> Deployment:
-        deployment_module.open_compute = _REAL_OPEN_COMPUTE
+        deployment_module.open_compute = REAL_OPEN_COMPUTE
         return open_deployment(self.settings, config=self.config, migrate=False)
 
     def command(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
