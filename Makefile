@@ -24,7 +24,7 @@ demo-slurm: venv            ## the same on a one-machine Slurm cluster that it b
 test: venv                  ## everything, on a real Slurm and a real Postgres
 	bash .ci/setup test
 	$(MAKE) check
-	OUTERLOOP_REQUIRE_SLURM=1 $(BIN)/python -m pytest -n 3 --dist loadfile
+	OUTERLOOP_REQUIRE_SLURM=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-fast: venv             ## unit and property tests only
 	$(BIN)/python -m pytest tests/unit tests/property

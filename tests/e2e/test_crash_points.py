@@ -18,6 +18,8 @@ from outerloop.effects import EFFECTS
 from tests.controller_rig.world import World, resume, stopped, wait_for
 from tests.postgres.conftest import _execute
 
+pytestmark = pytest.mark.timeout(1800)  # a hundred worlds one after the other
+
 EXPECTED = ("accepted", "")
 
 OTHERWHERE = {

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from outerloop.record.models import REVISION
 from outerloop.settings import Settings
 from tests.e2e.cli.conftest import Outerloop
 from tests.fake_slurm import FakeSlurm, squeue_row
@@ -73,7 +74,7 @@ def test_init_writes_a_config_that_loads_and_says_what_comes_next(
     settings = Settings.load(config)
     assert (settings.state, settings.backend, settings.deployment) == (state, "local", "mine")
     assert state.is_dir()
-    assert "revision 0001" in printed
+    assert f"revision {REVISION}" in printed
     assert outerloop("cron").output.strip() in printed
     assert "outerloop doctor" in printed
 
