@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from outerloop.controller import advance as advance_module
+from outerloop.controller import climbs as climbs_module
 from outerloop.controller.views import reuse, reuse_before
 from outerloop.record.models import Measure, Slot
 from tests.e2e.evidence_world import EvidenceWorld, contract, result_file, tamper
@@ -153,7 +153,7 @@ def test_scope_and_superseded_verdicts_are_recomputed_too(make: Make, monkeypatc
     world.git("checkout", "-q", "main")
     sly = world.submit("sly")
     assert world.run(sly).verdict_reason == "scope"
-    monkeypatch.setattr(advance_module, "MOST_ROUNDS", 1)
+    monkeypatch.setattr(climbs_module, "MOST_ROUNDS", 1)
     world.branch("best", cost="5")
     first, second = world.submit("better"), world.submit("best")
     world.run_measures()
