@@ -192,6 +192,15 @@ def _watched(world: World, no_color: str) -> bytes:
                 process.send_signal(signal.SIGINT)
                 interrupted = True
         assert process.wait(timeout=30) == 0, screen
+        # The last words may still lie in the terminal when the process has gone.
+        while select.select([main], [], [], 0.2)[0]:
+            try:
+                more = os.read(main, 65536)
+            except OSError:
+                break
+            if not more:
+                break
+            screen += more
     finally:
         if process.poll() is None:
             process.kill()
