@@ -40,7 +40,9 @@ def test_every_command_and_every_option_has_help(words: str, command: click.Comm
     if command.hidden:
         return
     assert command.help, f"{words} has no help"
-    assert command.help.strip().splitlines()[0].rstrip().endswith((".", "…", ":")), f"{words}: its help is no sentence"
+    assert command.help.strip().splitlines()[0].rstrip().endswith((".", "…", ":", "?")), (
+        f"{words}: its help is no sentence"
+    )
     bare = [
         parameter.name
         for parameter in command.params

@@ -18,7 +18,7 @@ from outerloop.controller.training_request import Task, TrainingRequest, read_re
 from outerloop.controller.trainings import Outcome, training_verdict, training_work
 from outerloop.dispatch.evidence import Action, Evidence, ResultFacts, read_evidence
 from outerloop.dispatch.settle import CHECKPOINT_MANIFEST, newest_checkpoint
-from outerloop.dispatch.submit import _launch_order
+from outerloop.dispatch.submission import _launch_order
 from outerloop.job.work import LAUNCH_VARIABLES, read_work
 from outerloop.slots import SlotDirectory
 from outerloop.strategies import StrategyPlan, compile_plan
