@@ -92,7 +92,7 @@ def test_killed_at_every_point_of_a_collection(worlds: Callable[[], World]) -> N
     rejected_long_ago(calm)
     assert calm.forked(lambda: gc(calm), trace=True) == 0
     points = points_of(calm)
-    assert {"before:gc.trash:kill:1", "after:gc.trash:kill:1", "before:tx.collect:kill:2"} <= set(points)
+    assert {"before:tx.collect:kill:1", "after:gc.trash:kill:1", "after:gc.trash:kill:2"} <= set(points)
     for fault in points:
         world = worlds()
         rejected_long_ago(world)

@@ -78,6 +78,8 @@ def normalised(output: str, home: Path) -> list[str]:
     for real in (str(home), str(home.resolve())):
         output = output.replace(real, SHOWN_HOME)
     output = output.replace(str(Path(sys.executable).parent), f"{SHOWN_HOME}/src/outerloop/.venv/bin")
+    # One interpreter, two names: which one a venv's scripts name depends on how pip was called.
+    output = re.sub(r"(/\.venv/bin/python)(?![\w.])", r"\g<1>3", output)
     output = re.sub(rf"\b{re.escape(socket.gethostname())}\b", SHOWN_HOST, output)
     output = re.sub(rf"\bby {re.escape(account())}\b", "by ada", output)
     return output.splitlines()
