@@ -212,7 +212,7 @@ def test_kill_9_at_any_moment_leaves_nothing_half_done(rig: Rig) -> None:
         assert count(rig) <= before + 1
     assert outcomes <= {"none", "result"}
     assert rig.slot("echo m 1").run() == 0
-    # Killed between making its folder and signing it: nobody's, until it is too old to be somebody's who is about to sign.
+    # Killed between making its folder and signing it: nobody's, until it is too old to be about to be signed.
     for folder in rig.scratch.iterdir():
         assert not (folder / scratch.OWNER).exists(), "scratch folders of killed jobs are swept by the next one"
         long_ago = time.time() - 2 * scratch.ABANDONED_SECONDS
