@@ -7,7 +7,7 @@ can be trusted. Not covered: the argument itself (climb.explain), recomputing it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,12 @@ import click
 from outerloop.cli.common import emit_json, json_option
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
-from outerloop.cli.reuse_text import reuse_sentences
 from outerloop.cli.text import Columns, folded, harmless, moment, one_line, plain
-from outerloop.cli.training_text import training_argument, training_facts
+from outerloop.cli.training_text import training_argument
 
 if TYPE_CHECKING:
     from outerloop.cli.reading import Reader
-    from outerloop.climb import ClimbPlan, Reading
-    from outerloop.contract import Benchmark
+    from outerloop.controller.argument import Argument
     from outerloop.controller.views import MeasureView, RunView
 
 __all__ = ["explain"]
@@ -31,27 +29,6 @@ __all__ = ["explain"]
 WIDTH = 80
 _KNOWN = ("done", "failed")
 """States of a slot that say something about the candidate or the base."""
-UNSANDBOXED = (
-    "Unsandboxed: the candidate ran as an ordinary process of this account. Accidents were contained, malice could"
-    " not be."
-)
-OWN_PRINT = (
-    "There is no score command: the metric is the candidate's own print, so the verdict is as honest as the candidate."
-)
-
-
-@dataclass
-class _Argument:
-    """What can be said about a run besides its row."""
-
-    view: RunView
-    benchmark: Benchmark | None = None
-    plan: ClimbPlan | None = None
-    readings: dict[str, Reading] = field(default_factory=dict)
-    missing: str = ""
-    """Why there is no plan."""
-    decided_before: int = 0
-    """Verdicts on the same benchmark and data before this one."""
 
 
 @click.command("explain", help="Every number behind RUN's verdict, or what is known so far and what is missing.")
@@ -61,13 +38,17 @@ def explain(run: str, as_json: bool) -> None:
     with reading() as reader:
         view = _view(reader, run)
         if view.row.kind == "training":
+            from outerloop.controller.training_shown import training_facts
+
             facts = training_facts(reader, view)
             if as_json:
                 emit_json({**plain(view.row), "evidence": plain(view.evidence), "training": facts.as_json()})
             else:
                 click.echo(harmless("\n".join(training_argument(view, facts))))
             return
-        argument = _gather(reader, view)
+        from outerloop.controller.argument import gather
+
+        argument = gather(reader, view)
         if as_json:
             emit_json(_json(argument))
         else:
@@ -84,61 +65,14 @@ def _view(reader: Reader, run: str) -> RunView:
     return view
 
 
-def _gather(reader: Reader, view: RunView) -> _Argument:
-    from outerloop.contract import ContractError
-    from outerloop.controller.git import GitError, Mirror
-    from outerloop.controller.plan import ContractGone, Round, climb_plan, read_contract, readings_of
-    from outerloop.controller.request import ClimbRequest
-    from outerloop.controller.views import reuse_before
-
-    argument = _Argument(view, decided_before=reuse_before(reader.record, view.row.id))
-    with reader.record.reading() as session:
-        argument.readings = readings_of(session, view.row.id, view.row.round)
-    rounds = [event for event in view.events if event.kind == "round"]
-    if not rounds:
-        argument.missing = "no round of measuring was begun"
-    try:
-        request = ClimbRequest.model_validate(view.request)
-        base = str(rounds[-1].body["base_commit"]) if rounds else request.base_commit
-        contract = read_contract(Mirror(reader.root.mirror(request.target)), base)
-        argument.benchmark = contract.benchmark(request.benchmark)
-        if rounds:
-            argument.plan = climb_plan(contract, request, Round.of(_ledger_event(rounds[-1])))
-    except (ContractError, ContractGone, GitError, OSError, ValueError, LookupError) as error:
-        argument.missing = f"the contract at the base can't be read: {str(error).splitlines()[0]}"
-    return argument
-
-
-def _ledger_event(event: Any) -> Any:
-    from outerloop.controller.ledger import LedgerEvent
-
-    return LedgerEvent(event.seq, event.kind, dict(event.body), event.at)
-
-
-def _notes(argument: _Argument) -> list[str]:
-    """How far the numbers can be trusted."""
-    if not argument.view.measures:
-        return []
-    told = []
-    row, request = argument.view.row, argument.view.request
-    execution = (request.get("execution") or {}).get(row.benchmark) or {}
-    if execution.get("isolation", "none") == "none":
-        told.append(UNSANDBOXED)
-    if argument.benchmark is not None and not argument.benchmark.score:
-        told.append(OWN_PRINT)
-    if row.verdict in ("accepted", "rejected") and argument.decided_before:
-        seeded = any(measure.seed for measure in argument.view.measures)
-        told.append(" ".join(reuse_sentences(argument.decided_before + 1, fresh_seeds=seeded)))
-    return told
-
-
 # text
 
 
-def _text(reader: Reader, argument: _Argument) -> Iterator[str]:
-    from outerloop.cli.run_text import moved_base
+def _text(reader: Reader, argument: Argument) -> Iterator[str]:
     from outerloop.climb import Verdict
     from outerloop.climb.explain import render
+    from outerloop.controller.argument import notes_of
+    from outerloop.controller.timeline import moved_base
 
     view, row = argument.view, argument.view.row
     yield f"run {row.id}: {one_line(row.benchmark)} of {one_line(row.target)}"
@@ -169,7 +103,7 @@ def _text(reader: Reader, argument: _Argument) -> Iterator[str]:
         yield ""
         yield "Where it ran"
         yield from _cluster_facts(view)
-    told = _notes(argument)
+    told = notes_of(argument)
     if told:
         yield ""
         yield "How far to trust it"
@@ -183,7 +117,7 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
     return folded(text, WIDTH, indent).splitlines() or [""]
 
 
-def _so_far(reader: Reader, argument: _Argument) -> Iterator[str]:
+def _so_far(reader: Reader, argument: Argument) -> Iterator[str]:
     """A run without verdict: why, what is there, what is missing, what comes next."""
     from outerloop.controller.health import next_action
     from outerloop.controller.views import last_tick
@@ -229,19 +163,14 @@ def _so_far(reader: Reader, argument: _Argument) -> Iterator[str]:
             yield f"  {action.command}"
 
 
-def _looks(argument: _Argument) -> list[dict[str, Any]]:
-    """The looks of the current round, as the ledger has them."""
-    number = argument.view.row.round
-    return [dict(e.body) for e in argument.view.events if e.kind == "look" and e.body.get("round") == number]
-
-
-def _path_so_far(argument: _Argument) -> Iterator[str]:
+def _path_so_far(argument: Argument) -> Iterator[str]:
     """Where a sequential test stands that has not ended."""
     from outerloop.climb import Sequential, sequential_bounds
     from outerloop.climb.explain import draw_path
     from outerloop.climb.findings import Look, TestFinding
+    from outerloop.controller.argument import looks_of
 
-    told, plan = _looks(argument), argument.plan
+    told, plan = looks_of(argument), argument.plan
     if not told or plan is None or not isinstance(plan.climbed.rule, Sequential):
         return
     looks = tuple(
@@ -264,8 +193,8 @@ def _outcome(measure: MeasureView) -> str:
 
 
 def _why_missing(measure: MeasureView) -> str:
-    from outerloop.cli.run_text import attempt_state
     from outerloop.compute.reasons import pending_reason
+    from outerloop.controller.timeline import attempt_state
 
     last = measure.newest
     if measure.state == "exhausted":
@@ -311,7 +240,7 @@ def _cluster_facts(view: RunView) -> list[str]:
 
 
 def _word(attempt: Any) -> str:
-    from outerloop.cli.run_text import attempt_state
+    from outerloop.controller.timeline import attempt_state
 
     return attempt_state(attempt)
 
@@ -326,7 +255,7 @@ def _seconds(result: Any) -> str:
 # JSON
 
 
-def _prose(argument: _Argument) -> list[dict[str, Any]]:
+def _prose(argument: Argument) -> list[dict[str, Any]]:
     """The argument as the text has it, section by section."""
     from outerloop.climb import Verdict
     from outerloop.climb.explain import sections
@@ -338,7 +267,7 @@ def _prose(argument: _Argument) -> list[dict[str, Any]]:
     return [{"title": title, "lines": [harmless(line) for line in lines]} for title, lines in told]
 
 
-def _error_rates(argument: _Argument) -> dict[str, Any] | None:
+def _error_rates(argument: Argument) -> dict[str, Any] | None:
     """The simulated rows that apply to the rule, and whether they are of that very rule."""
     from outerloop.climb import Verdict
     from outerloop.climb.error_table import nearest_rows
@@ -352,7 +281,9 @@ def _error_rates(argument: _Argument) -> dict[str, Any] | None:
     return {"same_rule": same, "rows": [asdict(row) for row in rows]}
 
 
-def _json(argument: _Argument) -> dict[str, Any]:
+def _json(argument: Argument) -> dict[str, Any]:
+    from outerloop.controller.argument import looks_of, notes_of
+
     view, row = argument.view, argument.view.row
     plan = None
     if argument.plan is not None:
@@ -371,12 +302,12 @@ def _json(argument: _Argument) -> dict[str, Any]:
         "sentence": row.sentence,
         "argument": _prose(argument),
         "error_rates": _error_rates(argument),
-        "looks": _looks(argument),
+        "looks": looks_of(argument),
         "plan": plan,
         "readings": plain(argument.readings),
         "measures": plain(view.current),
         "missing": [measure.role for measure in view.current if measure.state not in _KNOWN],
-        "notes": _notes(argument),
+        "notes": notes_of(argument),
         "decided_before": argument.decided_before,
         "problem": argument.missing,
     }

@@ -1,7 +1,8 @@
 """`outerloop logs`: what a measure printed, harmless for the terminal, and followed while it runs.
 
-Covered: choosing role and attempt, the end of large logs, following until the attempt has ended. Not covered: writing
-logs (outerloop.job.streams, whose cut marker is recognised by its effect: the bytes before our place change).
+Covered: choosing role and attempt, following until the attempt has ended. Not covered: where logs lie and the end of
+large ones (controller.log_files), writing them (outerloop.job.streams, whose cut marker is recognised by its effect:
+the bytes before our place change).
 """
 
 from __future__ import annotations
@@ -18,26 +19,24 @@ import click
 from outerloop.cli.common import emit_json, json_option, notes
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
-from outerloop.cli.text import folded, harmless
+from outerloop.cli.text import folded
+from outerloop.controller.log_files import STREAMS, default_measure, log_files, tail
+from outerloop.printable import harmless
 
 if TYPE_CHECKING:
     from outerloop.cli.reading import Reader
     from outerloop.controller.views import AttemptView, MeasureView, RunView
     from outerloop.slots import SlotDirectory
 
-__all__ = ["Follower", "default_measure", "log_files", "logs", "tail"]
+__all__ = ["Follower", "logs"]
 
 LINES = 200
 """Lines of each stream that are shown unless --lines says otherwise."""
-TAIL_BYTES = 256 << 10
-"""No more is read of a log's end, however long its lines are."""
 FOLLOW_SECONDS = 0.5
 RECORD_SECONDS = 2.0
 """How often a follower asks the record whether the attempt was settled."""
 _WITNESS_BYTES = 256
 """So many bytes before our place are compared: if they changed, the log was cut and its end rewritten."""
-
-_STREAMS = ("stdout.log", "stderr.log", "score.stdout.log", "score.stderr.log", "slurm.log")
 
 
 @click.command("logs", help="What a measure of RUN printed. ROLE: by default the one that failed, else the candidate.")
@@ -75,7 +74,7 @@ def logs(
         measure = _measure(view, role)
         chosen = _attempt(view, measure, attempt)
         folder = _slot(reader, measure)
-        wanted = ("stdout.log",) if only_stdout else ("stderr.log",) if only_stderr else _STREAMS
+        wanted = ("stdout.log",) if only_stdout else ("stderr.log",) if only_stderr else STREAMS
         if as_json:
             _as_json(view, measure, chosen, folder, wanted, lines)
             return
@@ -98,28 +97,20 @@ def _view(reader: Reader, run: str) -> RunView:
     return view
 
 
-def default_measure(view: RunView) -> MeasureView:
-    """The first that failed or used up its attempts, else the candidate, else the first. Raises CliError for none."""
-    measures = view.current or view.measures
-    if not measures:
+def _default_measure(view: RunView) -> MeasureView:
+    measure = default_measure(view)
+    if measure is None:
         raise CliError(
             f"run {view.row.id} has no measures"
             + (f": {view.row.sentence}" if view.row.sentence else " yet: nothing was submitted so far"),
             ExitCode.NOT_FOUND,
         )
-    for measure in measures:
-        if measure.state in {"failed", "exhausted"}:
-            return measure
-    ran = [measure for measure in measures if measure.attempts]
-    for measure in ran or measures:
-        if measure.side == "candidate" and measure.kind != "environment":
-            return measure
-    return (ran or list(measures))[0]
+    return measure
 
 
 def _measure(view: RunView, role: str | None) -> MeasureView:
     if role is None:
-        return default_measure(view)
+        return _default_measure(view)
     measures = view.current or view.measures
     for measure in measures:
         if measure.role == role:
@@ -153,40 +144,6 @@ def _slot(reader: Reader, measure: MeasureView) -> SlotDirectory:
     return SlotDirectory(reader.root.slot(measure.slot), measure.slot)
 
 
-def log_files(folder: SlotDirectory, n: int, wanted: tuple[str, ...] = _STREAMS) -> dict[str, Path]:
-    """The logs of an attempt's newest restart that exist, by name; slurm.log is the first restart's."""
-    found: dict[str, Path] = {}
-    for restart in _restarts(folder, n):
-        for name in wanted:
-            path = folder.logs(n, restart) / name
-            if path.is_file():
-                found[name] = path
-    return {name: found[name] for name in wanted if name in found}
-
-
-def _restarts(folder: SlotDirectory, n: int) -> list[int]:
-    try:
-        names = [entry.name for entry in folder.attempt(n).iterdir()]
-    except OSError:
-        return []
-    return sorted(int(name[1:]) for name in names if name[:1] == "r" and name[1:].isdigit())
-
-
-def tail(path: Path, lines: int) -> tuple[str, bool]:
-    """The last `lines` lines (0: all) of a log, at most TAIL_BYTES unless all, made harmless; and whether something
-    was left out."""
-    with path.open("rb") as stream:
-        size = stream.seek(0, 2)
-        start = 0 if lines == 0 else max(0, size - TAIL_BYTES)
-        stream.seek(start)
-        data = stream.read(size - start)
-    whole = data.decode("utf-8", "replace").splitlines(keepends=True)
-    if start and len(whole) > 1:
-        whole = whole[1:]  # its beginning is missing
-    kept = whole if lines == 0 else whole[-lines:]
-    return harmless("".join(kept)), bool(start) or len(kept) < len(whole)
-
-
 def _heading(measure: MeasureView, attempt: AttemptView, name: str) -> str:
     job = f", job {attempt.job_id}" if attempt.job_id else ""
     node = f" on {attempt.node}" if attempt.node else ""
@@ -218,7 +175,7 @@ def _print(
 
 
 def _why_nothing(measure: MeasureView, attempt: AttemptView) -> str:
-    from outerloop.cli.run_text import attempt_state
+    from outerloop.controller.timeline import attempt_state
 
     told = f"{measure.role}, attempt {attempt.n}, has printed nothing"
     if attempt.state == "settled":

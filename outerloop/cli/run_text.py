@@ -1,27 +1,27 @@
 """What `outerloop show` prints of one run.
 
-Covered: the head, measures, jobs, the timeline and the commands to go on, as text and as JSON. Not covered: asking the
-record (controller.views), the argument behind a verdict (explaining.py).
+Covered: the head, measures, jobs and the commands to go on, as text and as JSON. Not covered: asking the record
+(controller.views), the timeline's sentences (controller.timeline), the argument behind a verdict (explaining.py).
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from outerloop.cli.text import Columns, Hanging, clock, moment, one_line, plain
 from outerloop.cli.training_text import training_lines
+from outerloop.controller.timeline import attempt_state, base_revision, moved_base, timeline
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from outerloop.cli.training_text import TrainingFacts
     from outerloop.controller.health import NextAction
-    from outerloop.controller.views import AttemptView, EventView, MeasureView, RunView
+    from outerloop.controller.training_shown import TrainingFacts
+    from outerloop.controller.views import AttemptView, MeasureView, RunView
 
-__all__ = ["attempt_state", "moved_base", "run_json", "run_text"]
+__all__ = ["run_json", "run_text"]
 
 MOST_MEASURES = 24
 MOST_JOBS = 24
@@ -73,30 +73,18 @@ def run_text(view: RunView, action: NextAction, *, everything: bool, training: T
         parts.append(_jobs(kept))
         if len(kept) < len(jobs):
             parts.append(Text(f"  … and {len(jobs) - len(kept)} more; --all shows them"))
-    timeline = sorted(_timeline(view), key=lambda entry: entry[0])
+    entries = timeline(view)
     parts += section("Timeline")
-    if not everything and len(timeline) > MOST_EVENTS:
-        parts.append(Text(f"  … {len(timeline) - MOST_EVENTS} earlier entries; --all shows them"))
-        timeline = timeline[-MOST_EVENTS:]
-    parts += [Hanging(f"  {clock(at)}  ", one_line(sentence)) for at, sentence in timeline]
+    if not everything and len(entries) > MOST_EVENTS:
+        parts.append(Text(f"  … {len(entries) - MOST_EVENTS} earlier entries; --all shows them"))
+        entries = entries[-MOST_EVENTS:]
+    parts += [Hanging(f"  {clock(at)}  ", one_line(sentence)) for at, sentence in entries]
     if view.row.last_error:
         parts += section("Last error")
         parts += [Text(f"  {one_line(line)}") for line in view.row.last_error.strip().splitlines()[-3:]]
     parts += section("Go on with")
     parts += [Text(f"  {command:<32} {what}") for command, what in _commands(view)]
     return Group(*parts)
-
-
-def _base_revision(view: RunView) -> str:
-    return one_line(str(view.request.get("base_revision") or ""))
-
-
-def moved_base(view: RunView) -> str:
-    """Why the base is another one than was asked for (a champion appeared meanwhile); empty when it is the same."""
-    asked = str(view.request.get("base_commit") or "")
-    if not asked or asked == view.row.base_commit:
-        return ""
-    return f"a champion that appeared meanwhile; asked against {_base_revision(view)} {asked[:_SHORT_COMMIT]}"
 
 
 def _head(view: RunView, action: NextAction) -> Iterator[tuple[str, str]]:
@@ -108,7 +96,7 @@ def _head(view: RunView, action: NextAction) -> Iterator[tuple[str, str]]:
     else:
         yield "run ", f"{row.id}: {row.kind} on {one_line(row.benchmark)} of {one_line(row.target)}"
         yield "  candidate  ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"
-        yield "  base       ", f"{row.base_commit[:_SHORT_COMMIT]}  {moved_base(view) or _base_revision(view)}"
+        yield "  base       ", f"{row.base_commit[:_SHORT_COMMIT]}  {moved_base(view) or base_revision(view)}"
     again = f", asking number {row.ask + 1}" if row.ask else ""
     yield "  asked      ", f"{moment(row.created_at)} by {one_line(row.submitter)}{again}"
     if row.state == "ended":
@@ -169,17 +157,6 @@ def _details(measures: Sequence[MeasureView]) -> Iterator[str]:
             yield f"{measure.role}: {one_line(measure.detail)}"
 
 
-def attempt_state(attempt: AttemptView) -> str:
-    """An attempt's state in a few words: what the queue shows while it lives, how it ended afterwards."""
-    if attempt.state == "settled":
-        lost = attempt.outcome == "infrastructure" and attempt.reason
-        return attempt.reason if lost else f"{attempt.outcome} {attempt.reason}".strip()
-    if attempt.state == "intent":
-        return "submitting"
-    shown = attempt.slurm_state or "submitted"
-    return f"{shown} ({attempt.slurm_reason})" if attempt.slurm_reason and shown == "pending" else shown
-
-
 def _most_telling(
     jobs: Sequence[tuple[MeasureView, AttemptView]],
 ) -> list[tuple[MeasureView, AttemptView]]:
@@ -211,58 +188,6 @@ def _took(attempt: AttemptView) -> str:
     if attempt.settled_at is None:
         return ""
     return age((attempt.settled_at - (attempt.submitted_at or attempt.intent_at)).total_seconds())
-
-
-def _timeline(view: RunView) -> Iterator[tuple[datetime, str]]:
-    row = view.row
-    yield row.created_at, f"asked by {row.submitter}"
-    for event in view.events:
-        yield event.at, _event(event)
-    told: set[tuple[str, int]] = set()
-    for measure in view.measures:
-        for attempt in measure.attempts:
-            if (measure.slot, attempt.n) in told:
-                continue
-            told.add((measure.slot, attempt.n))
-            name = f"{measure.role}, attempt {attempt.n}"
-            if attempt.submitted_at is not None:
-                yield attempt.submitted_at, f"{name}: submitted as job {attempt.job_id}"
-            if attempt.settled_at is not None:
-                where = f" on {attempt.node}" if attempt.node else ""
-                detail = f": {attempt.detail}" if attempt.detail else ""
-                yield attempt.settled_at, f"{name}: {attempt_state(attempt)}{where}{detail}"
-    for wake in view.wakes:
-        job = f" (job {wake.job_id})" if wake.job_id else ""
-        reason = f": {wake.reason}" if wake.reason else ""
-        yield wake.created_at, f"wake {wake.number}{job}, {wake.state}{reason}"
-
-
-def _event(event: EventView) -> str:
-    from outerloop.climb.text import plural
-
-    body = event.body
-    match event.kind:
-        case "round":
-            pairs = plural(len(body.get("pair_seeds") or ()), "pair")
-            against = str(body.get("base_commit") or "")[:_SHORT_COMMIT]
-            return f"round {int(body.get('round') or 0) + 1}: seeds for {pairs} drawn, base {against}"
-        case "look":
-            llr = body.get("llr")
-            shown = f"{llr:.2f}" if isinstance(llr, float | int) else str(llr)
-            return f"looked after {body.get('pairs')} pairs: log-likelihood ratio {shown}"
-        case "facts":
-            return f"reports of {plural(len(body.get('reports') or {}), 'task')} noted"
-        case "crown":
-            return f"goes for champion {body.get('seq')}"
-        case "verdict":
-            verdict = body.get("verdict") or {}
-            return f"verdict: {verdict.get('sentence') or verdict.get('outcome')}"
-        case "cancel":
-            return f"cancelled by {body.get('by')}: {body.get('why')}"
-        case "retry":
-            return f"attempts given again by {body.get('by')}"
-        case other:
-            return other
 
 
 def _commands(view: RunView) -> Iterator[tuple[str, str]]:

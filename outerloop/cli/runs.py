@@ -16,9 +16,8 @@ from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.explaining import explain
 from outerloop.cli.logs import logs
 from outerloop.cli.reading import NoRecord, reading
-from outerloop.cli.reuse_text import reuse_sentences
 from outerloop.cli.text import Columns, Hanging, folded, moment, one_line, plain
-from outerloop.cli.training_text import training_facts
+from outerloop.controller.reuse_text import reuse_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -263,7 +262,11 @@ def show(run: str, everything: bool, as_json: bool) -> None:
         if view is None:
             raise CliError(f"run {run} was removed a moment ago", ExitCode.NOT_FOUND)
         action = next_action(view, last_tick(reader.record), cadence_seconds=reader.settings.wake.cadence_seconds)
-        training = training_facts(reader, view) if view.row.kind == "training" else None
+        training = None
+        if view.row.kind == "training":
+            from outerloop.controller.training_shown import training_facts
+
+            training = training_facts(reader, view)
         if as_json:
             emit_json(run_json(view, action, training))
         else:

@@ -1,22 +1,18 @@
-"""Text for terminals: harmless whatever a candidate put into it, aligned, and JSON for programs.
+"""Text for terminals: aligned, folded, and harmless whatever a candidate put into it.
 
-Covered: control characters, times, columns, plain JSON values. Not covered: what is shown.
+Covered: times, columns, paragraphs. Not covered: what is shown, control characters (outerloop.printable).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import io
-import re
 import textwrap
-import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from decimal import Decimal
-from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from outerloop.printable import harmless, one_line, plain
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -24,37 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Columns", "Hanging", "clock", "folded", "harmless", "moment", "one_line", "plain"]
 
-_SUSPECT = re.compile(r"[^\n\t -~]")
-"""All but what is printable ASCII, newline and tab: looked at one by one."""
 _GAP = "  "
 _NARROWEST = 8
-_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Unicode categories that move a cursor, turn the writing direction or show nothing."""
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def harmless(text: str) -> str:
-    """The text with every control character but newline and tab written as an escape, so that no terminal obeys it.
-
-    A carriage return before a newline is dropped; one inside a line (a progress bar) starts a new line.
-    """
-    return _SUSPECT.sub(_shown, text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
-def _shown(match: re.Match[str]) -> str:
-    character = match.group(0)
-    return _escaped(character) if unicodedata.category(character) in _UNSEEN else character
-
-
-def one_line(text: str) -> str:
-    """The text as one harmless line."""
-    return " ".join(harmless(text).split())
 
 
 def moment(at: datetime | None) -> str:
@@ -65,23 +32,6 @@ def moment(at: datetime | None) -> str:
 def clock(at: datetime | None) -> str:
     """`01-02 03:04:05`, for columns."""
     return "-" if at is None else f"{at.astimezone():%m-%d %H:%M:%S}"
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON has it: dataclasses as objects, decimals and times as text, nothing lost."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Enum):
-        return plain(value.value)
-    if isinstance(value, date | datetime):
-        return value.isoformat()
-    if isinstance(value, Decimal | Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(inner) for inner in value]
-    return value
 
 
 @dataclass(frozen=True)

@@ -7,70 +7,18 @@ and timeline (run_text.py), reading reports (controller.training_facts).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from outerloop.cli.text import folded, one_line
 
 if TYPE_CHECKING:
-    from outerloop.cli.reading import Reader
+    from outerloop.controller.training_shown import TrainingFacts
     from outerloop.controller.views import RunView
-    from outerloop.planner import CheckpointAdvice
 
-__all__ = ["TrainingFacts", "training_argument", "training_facts", "training_lines"]
+__all__ = ["training_argument", "training_lines"]
 
-MOST_LIVE = 8
-"""Tasks of a running training whose reports are read from disk for one look."""
 MOST_SHOWN = 4
 WIDTH = 80
-
-
-class TrainingFacts:
-    """The reports of a training, from its ledger or, while it runs, from its slots; and what follows for saving."""
-
-    def __init__(self, reader: Reader, view: RunView) -> None:
-        from outerloop.controller.training_facts import interval_advice, lane_losses, read_facts
-        from outerloop.slots import SlotDirectory
-
-        request = view.request
-        self.expected: Mapping[str, Any] = request.get("expected") or {}
-        noted = next((event.body for event in view.events if event.kind == "facts"), None)
-        self.reports: dict[str, Mapping[str, Any]] = {}
-        if noted is not None:
-            self.reports = dict(noted.get("reports") or {})
-        else:
-            for measure in [m for m in view.current if m.attempts][:MOST_LIVE]:
-                found = read_facts(SlotDirectory(reader.root.slot(measure.slot), measure.slot))
-                if found is not None:
-                    self.reports[measure.role] = found
-        self.advice: CheckpointAdvice | None = None
-        self.losses = None
-        if self.reports and request.get("resumable"):
-            lane = str((request.get("execution") or {}).get("lane", {}).get("name") or "")
-            self.losses = lane_losses(reader.record, reader.root, lane)
-            last = next(reversed(self.reports.values()))
-            self.advice = interval_advice(last, self.losses, int(request.get("nodes") or 1))
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs; seconds and MB of 10^6 bytes."""
-        losses = self.losses
-        return {
-            "reports": self.reports,
-            "expected": dict(self.expected) or None,
-            "lane_losses": None if losses is None else asdict(losses),
-            "checkpoint_interval": None
-            if self.advice is None
-            else {
-                "seconds": self.advice.interval_seconds,
-                "every_steps": self.advice.every_steps,
-                "overhead": self.advice.overhead,
-            },
-        }
-
-
-def training_facts(reader: Reader, view: RunView) -> TrainingFacts:
-    """Read what is known of a training. Raises RecordUnavailable."""
-    return TrainingFacts(reader, view)
 
 
 def training_lines(facts: TrainingFacts) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import update
 
-from outerloop.cli.logs import TAIL_BYTES, Follower, tail
+from outerloop.cli.logs import Follower
+from outerloop.controller.log_files import TAIL_BYTES, tail
 from outerloop.job.streams import CappedLog
 from outerloop.record.models import Attempt
 from tests.e2e.cli.conftest import Outerloop

@@ -7,13 +7,13 @@ from decimal import Decimal
 
 import pytest
 
-from outerloop.cli.reuse_text import MANY_DECISIONS, reuse_sentences
 from outerloop.climb.noise_odds import best_of_noise
 from outerloop.climb.plan import cached_seed
 from outerloop.contract import Contract, parse_contract
 from outerloop.controller.ledger import LedgerEvent
 from outerloop.controller.noise import SAME_SEED_REPEATS, NoSeries, series_measures
 from outerloop.controller.plan import Prior, Round, draw_round, reading_of_slot
+from outerloop.controller.reuse_text import MANY_DECISIONS, reuse_sentences
 
 
 def contract(rule: str = '{ kind = "paired", pairs = 5 }', more: str = "") -> Contract:
