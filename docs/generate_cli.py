@@ -50,11 +50,12 @@ _MEANINGS = {
     ExitCode.OK: "done",
     ExitCode.UNEXPECTED: "unexpected: a defect of outerloop, or a verdict that does not agree with its slots",
     ExitCode.BAD_INPUT: "usage or bad input: options, settings, contract",
-    ExitCode.REFUSED: "refused: scope, budget, lane",
+    ExitCode.REFUSED: "refused: scope, budget, lane, what a service does not take",
     ExitCode.RECORD_UNAVAILABLE: "the record (database) is unavailable",
     ExitCode.NO_CLUSTER: "the cluster gave no answer",
     ExitCode.NO_SPACE: "no disk space",
     ExitCode.NOT_FOUND: "not found: run, slot, benchmark",
+    ExitCode.NO_ACCESS: "no access: the state folder is read-only or another account's",
 }
 
 

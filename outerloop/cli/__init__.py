@@ -92,7 +92,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog="Exit codes: 0 done, 1 a defect of ours, 2 bad input, 3 refused, 4 the record is unavailable, "
-    "5 the cluster gave no answer, 6 no disk space, 7 not found.",
+    "5 the cluster gave no answer, 6 no disk space, 7 not found, 8 no access.",
 )
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def app() -> None:

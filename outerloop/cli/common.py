@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outerloop.cli.errors import CliError, ExitCode, explained
+from outerloop.cli.errors import CliError, ExitCode, explained, require_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,8 +48,10 @@ def opened(settings: Settings | None = None) -> Iterator[Deployment]:
     with explained():
         from outerloop.controller.deployment import open_deployment
 
+        settings = settings or the_settings()
+        require_writable(settings.state)
         try:
-            deployment = open_deployment(settings or the_settings(), config=the_config())
+            deployment = open_deployment(settings, config=the_config())
             try:
                 yield deployment
             finally:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from outerloop.cli.errors import CliError, ExitCode, explained
+
+if TYPE_CHECKING:
+    from outerloop.contract import Benchmark
 
 __all__ = ["contract"]
 
@@ -98,11 +102,26 @@ def init(
         click.echo("next: edit it, then  outerloop contract check  and  git commit  (it is read from the base commit)")
 
 
+def _warnings(benchmark: Benchmark) -> list[str]:
+    """What a contract may say and its author should know."""
+    told = []
+    if benchmark.parsed_rule().kind == "threshold" and not benchmark.min_delta and not benchmark.min_delta_rel:
+        if benchmark.deterministic:
+            told.append("min_delta and min_delta_rel are 0: any gain above zero is accepted, however small")
+        else:
+            told.append(
+                "min_delta and min_delta_rel are 0 with one pair: noise alone is accepted half of the time;"
+                f" `outerloop noise {benchmark.name}` measures the spread and suggests a floor, or take a paired rule"
+            )
+    return told
+
+
 @contract.command("check", help="Read a contract as the dispatcher would, and say everything that is wrong with it.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the contract, or the problems, as JSON.")
 def check(file: Path | None, as_json: bool) -> None:
     with explained():
+        from outerloop.cli.text import folded
         from outerloop.contract import CONTRACT_FILE, MAX_BYTES, ContractError, parse_contract
 
         path = file if file is not None else _repository(Path().absolute()) / CONTRACT_FILE
@@ -132,7 +151,8 @@ def check(file: Path | None, as_json: bool) -> None:
             shown = found.model_dump(mode="json")
             for written, benchmark in zip(shown["benchmarks"], found.benchmarks, strict=True):
                 written["definition"] = benchmark.definition_hash()
-            click.echo(json.dumps({"ok": True, "source": str(path), "contract": shown}, indent=2))
+            told = [{"benchmark": b.name, "message": text} for b in found.benchmarks for text in _warnings(b)]
+            click.echo(json.dumps({"ok": True, "source": str(path), "contract": shown, "warnings": told}, indent=2))
             return
         click.echo(f"{path}: good")
         for benchmark in found.benchmarks:
@@ -146,6 +166,8 @@ def check(file: Path | None, as_json: bool) -> None:
                 click.echo("    without score, its verdicts are as honest as what the candidate prints")
             if not benchmark.seed_env and not benchmark.deterministic:
                 click.echo("    no seed_env and not deterministic: each run measures both sides afresh")
+            for text in _warnings(benchmark):
+                click.echo(folded(f"warning: {text}", 80, "    "))
 
 
 @contract.command("try", help="Run BENCHMARK through the real wrapper here, and suggest minutes and a floor.")

@@ -8,23 +8,28 @@ site's trouble show a message without a traceback; only a defect of ours shows o
 | 0 | done |
 | 1 | unexpected: a defect of outerloop |
 | 2 | usage or bad input: options, settings, contract |
-| 3 | refused: scope, budget, lane |
+| 3 | refused: scope, budget, lane, what a service does not take |
 | 4 | the record (database) is unavailable |
 | 5 | the cluster gave no answer |
 | 6 | no disk space |
 | 7 | not found: run, slot, benchmark |
+| 8 | no access: the state folder is read-only or another account's |
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import pwd
+import stat
 from collections.abc import Iterator
 from enum import IntEnum
+from pathlib import Path
 
 import click
 
-__all__ = ["CliError", "ExitCode", "explained", "translate"]
+__all__ = ["CliError", "ExitCode", "access_sentence", "explained", "require_writable", "translate"]
 
 
 class ExitCode(IntEnum):
@@ -38,6 +43,7 @@ class ExitCode(IntEnum):
     NO_CLUSTER = 5
     NO_SPACE = 6
     NOT_FOUND = 7
+    NO_ACCESS = 8
 
 
 class CliError(click.ClickException):
@@ -75,6 +81,8 @@ _TELL_OF_DISKS = ("outerloop.", "sqlalchemy.exc", "psycopg")
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
+_NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
 
 def translate(error: BaseException) -> CliError | None:
     """The CliError for an exception that is no defect of ours, or None for one that is."""
@@ -84,6 +92,8 @@ def translate(error: BaseException) -> CliError | None:
     while chained is not None:  # a full disk is a full disk, whatever was made of it on the way
         if isinstance(chained, OSError) and chained.errno in _OUT_OF_SPACE:
             return CliError(str(error), ExitCode.NO_SPACE)
+        if isinstance(chained, OSError) and chained.errno in _NO_ACCESS and chained.filename is not None:
+            return CliError(access_sentence(str(chained.filename), chained.errno), ExitCode.NO_ACCESS)
         chained = chained.__cause__
     if "No space left on device" in str(error) and type(error).__module__.startswith(_TELL_OF_DISKS):
         return CliError(str(error).strip().split("\n", 1)[0], ExitCode.NO_SPACE)
@@ -98,6 +108,46 @@ def translate(error: BaseException) -> CliError | None:
     if isinstance(error, OSError) and error.filename is not None:
         return CliError(f"{error.filename}: {error.strerror}", ExitCode.BAD_INPUT)
     return None
+
+
+def access_sentence(path: str, number: int | None) -> str:
+    """Why a path can't be used: whose it is, who asks, and what is read-only."""
+    place = Path(path)
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if number == errno.EROFS:
+        return f"{path}: the file system of {place} is read-only"
+    try:
+        facts = place.stat()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    whose = f"{place} belongs to {_account_of(facts.st_uid)} (mode {stat.S_IMODE(facts.st_mode):04o})"
+    return f"{path}: {os.strerror(number or errno.EACCES)}: {whose}, and this is {_account_of(os.geteuid())}"
+
+
+def _account_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def require_writable(state: Path) -> None:
+    """Raise CliError (NO_ACCESS) where a state folder that exists can't be written by this account."""
+    if not state.is_dir():
+        return
+    try:
+        probe = state / f".access-{os.getpid()}"
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        probe.unlink()
+    except OSError as error:
+        if error.errno not in _NO_ACCESS:
+            return
+        told = access_sentence(str(state), error.errno)
+        raise CliError(
+            f"the state folder can't be written, so nothing can be submitted, advanced or changed: {told}",
+            ExitCode.NO_ACCESS,
+        ) from error
 
 
 @contextlib.contextmanager

@@ -85,6 +85,12 @@ def _text(reader: Reader, argument: Argument) -> Iterator[str]:
     )
     yield ""
     verdict = Verdict.from_json(view.evidence) if view.evidence is not None else None
+    if argument.damaged:
+        yield "Its files no longer support this: the record remembers what they said when"
+        yield f"they were accepted, and `outerloop verify {row.id}` compares them"
+        for line in argument.damaged:
+            yield from _wrapped(line, "  ")
+        yield ""
     if verdict is not None and argument.plan is not None:
         yield harmless(render(verdict, argument.plan, argument.readings, WIDTH))
     elif verdict is not None:
@@ -310,4 +316,5 @@ def _json(argument: Argument) -> dict[str, Any]:
         "notes": notes_of(argument),
         "decided_before": argument.decided_before,
         "problem": argument.missing,
+        "damaged": list(argument.damaged),
     }

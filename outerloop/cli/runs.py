@@ -45,6 +45,7 @@ class _Seen:
         from dataclasses import replace
 
         from outerloop.controller import health, views
+        from outerloop.controller.unrecorded import unrecorded_runs
 
         nothing = views.RunPage((), 0, offset, reader.record.now())
         states = [state for state in wanted.states if state != "ended"]
@@ -53,7 +54,11 @@ class _Seen:
         seen = views.overview(reader.record)
         self.now = seen.now
         self.problem: Problem = health.worst_problem(
-            seen, self.tick, self.queue, cadence_seconds=reader.settings.wake.cadence_seconds
+            seen,
+            self.tick,
+            self.queue,
+            cadence_seconds=reader.settings.wake.cadence_seconds,
+            unrecorded=unrecorded_runs(reader.record, reader.root),
         )
         self.open: RunPage = nothing
         if open_:
@@ -317,6 +322,18 @@ def _say_which(reader: Reader, benchmark: str) -> None:
     raise CliError(f"no run was ever asked about the benchmark {benchmark}; {hint}", ExitCode.NOT_FOUND)
 
 
+def _figure(text: str) -> str:
+    """A recorded value as a table shows it: a metric of -1e308 makes gains of 309 digits."""
+    from decimal import Decimal, InvalidOperation
+
+    from outerloop.climb.text import number
+
+    try:
+        return number(Decimal(text))
+    except InvalidOperation:
+        return text
+
+
 def _print_champions(found: tuple[ChampionView, ...], reused: dict[tuple[str, str, str], ReuseView]) -> None:
     out = console()
     lines: dict[tuple[str, str, str], list[ChampionView]] = {}
@@ -336,8 +353,8 @@ def _print_champions(found: tuple[ChampionView, ...], reused: dict[tuple[str, st
                 [
                     [
                         str(c.seq),
-                        c.value,
-                        c.gain,
+                        _figure(c.value),
+                        _figure(c.gain),
                         c.commit[:_SHORT_COMMIT],
                         c.run_id,
                         moment(c.accepted_at)[:16],

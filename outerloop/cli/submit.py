@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
-from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.errors import CliError, ExitCode, require_writable
 from outerloop.cli.submit_training import training
 from outerloop.cli.submitted import leave, report, wait_for_end
 
@@ -61,6 +61,7 @@ def climb(
         from outerloop.slots import StateRoot
 
         settings = the_settings()
+        require_writable(settings.state)
         root = StateRoot(settings.state)
 
         def prepared(ask: int) -> Prepared:

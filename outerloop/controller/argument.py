@@ -6,11 +6,13 @@ rendering.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
 from outerloop.climb import ClimbPlan, Reading
 from outerloop.contract import Benchmark, ContractError
+from outerloop.controller.evidence import changed_files
 from outerloop.controller.git import GitError, Mirror
 from outerloop.controller.ledger import LedgerEvent
 from outerloop.controller.plan import ContractGone, Round, climb_plan, read_contract, readings_of
@@ -43,11 +45,15 @@ class Argument:
     """Why there is no plan."""
     decided_before: int = 0
     """Verdicts on the same benchmark and data before this one."""
+    damaged: tuple[str, ...] = ()
+    """Result files behind the verdict that are no longer what was accepted."""
 
 
 def gather(reader: Reads, view: RunView) -> Argument:
     """Everything that `explain` says of a climb; what cannot be read is said in `missing`. Raises RecordUnavailable."""
     argument = Argument(view, decided_before=reuse_before(reader.record, view.row.id))
+    if os.access(reader.root.slots, os.R_OK | os.X_OK):  # who may only read the record can't compare the files with it
+        argument.damaged = tuple(changed_files(reader.record, reader.root, view.row.id))
     with reader.record.reading() as session:
         argument.readings = readings_of(session, view.row.id, view.row.round)
     rounds = [event for event in view.events if event.kind == "round"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from pathlib import Path
 
 from sqlalchemy import select
 
@@ -36,10 +37,11 @@ from outerloop.dispatch.evidence import Action
 from outerloop.dispatch.settle import decision_from_disk
 from outerloop.job.layout import RESULT
 from outerloop.record.models import Measure, Slot
-from outerloop.slots import Result, SlotDirectory
+from outerloop.record.store import Record
+from outerloop.slots import Result, SlotDirectory, StateRoot
 from outerloop.slots.files import read_json
 
-__all__ = ["Disk", "Verified", "read_run", "verify"]
+__all__ = ["Disk", "Verified", "changed_files", "read_run", "verify"]
 
 
 @dataclass
@@ -184,7 +186,7 @@ def verify(context: Context, run_id: str, recorded: Mapping[str, object] | None)
     if recorded is not None:
         if dict(recorded) != ledger.to_json():
             differences.append("the record's verdict is not the ledger's")
-        differences += _changed_files(context, run_id)
+        differences += changed_files(context.record, context.root, run_id)
     if not disk.rounds or disk.plan is None or disk.contract is None:
         return Verified(run_id, not differences, ledger.sentence, ledger.sentence, tuple(differences), ledger)
     round_ = disk.rounds[-1]
@@ -232,7 +234,7 @@ def _verify_training(context: Context, disk: Disk, recorded: Mapping[str, object
     if recorded is not None:
         if dict(recorded) != told:
             differences.append("the record's verdict is not the ledger's")
-        differences += _changed_files(context, run_id)
+        differences += changed_files(context.record, context.root, run_id)
     outcomes = {}
     for item in disk.planned.get(0, []):
         outcomes[item.role] = _ending(context.slot(item.work.digest), told["failed"].get(item.role))
@@ -309,9 +311,9 @@ def _changed_values(context: Context, disk: Disk, ledger: Verdict, readings: Map
     return list(told.values())
 
 
-def _changed_files(context: Context, run_id: str) -> list[str]:
+def changed_files(record: Record, root: StateRoot, run_id: str) -> list[str]:
     """Result files that are not what the record copied when it accepted them."""
-    with context.record.reading() as session:
+    with record.reading() as session:
         slots = session.scalars(
             select(Slot)
             .where(Slot.id.in_(select(Measure.slot_id).where(Measure.run_id == run_id)), Slot.state == "done")
@@ -321,12 +323,24 @@ def _changed_files(context: Context, run_id: str) -> list[str]:
     for slot in slots:
         if slot.pinned_attempt is None or slot.result is None:
             continue
-        directory = context.slot(slot.digest)
-        path = directory.attempt(slot.pinned_attempt) / RESULT
+        path = SlotDirectory(root.slot(slot.digest), slot.digest).attempt(slot.pinned_attempt) / RESULT
         body = read_json(path)
         if body is None:
-            told.append(f"{path} is gone or is no JSON any more")
+            told.append(f"{path} {_state_of(path)}")
         elif body != slot.result:
             keys = sorted(key for key in {*body, *slot.result} if body.get(key) != slot.result.get(key))
             told.append(f"{path} was changed after it was accepted ({', '.join(keys)})")
     return told
+
+
+def _state_of(path: Path) -> str:
+    """Why a result file can't be read as one."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb"):
+            pass
+    except FileNotFoundError:
+        return "is gone"
+    except OSError as error:
+        return f"can't be read: {error.strerror}"
+    return "is empty: its content was lost" if size == 0 else "is no JSON any more"

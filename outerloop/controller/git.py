@@ -116,6 +116,11 @@ class Repository:
         if done.returncode != 0:
             raise GitError(f"{path} is not inside a git repository with a working tree")
         top, shallow = _text(done).splitlines()[:2]
+        head = _git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], folder=Path(top), check=False)
+        if head.returncode != 0:
+            branch = _text(_git(["symbolic-ref", "--quiet", "--short", "HEAD"], folder=Path(top), check=False))
+            where = f"branch {branch} has" if branch else "HEAD names"
+            raise GitError(f"{top}: {where} no commit yet, so there is nothing to measure: commit something first")
         if shallow == "true":
             raise GitError(
                 f"{top} is a shallow clone, so its history cannot be identified: run `git fetch --unshallow`"
@@ -181,6 +186,13 @@ class Repository:
     def seal_worktree(self) -> str:
         """A commit of the working tree as it is (ignored files left out); index, branch and HEAD stay untouched."""
         head = self.commit("HEAD")
+        conflicts = self._conflicts()
+        if conflicts:
+            more = f" and {len(conflicts) - 3} more" if len(conflicts) > 3 else ""
+            raise GitError(
+                f"{self.top} has unresolved conflicts ({', '.join(conflicts[:3])}{more}): the working tree is no"
+                " candidate before they are resolved and added (`git add`), or the merge is given up"
+            )
         with tempfile.TemporaryDirectory(prefix="outerloop-seal-") as scratch:
             extra = {
                 "GIT_INDEX_FILE": str(Path(scratch) / "index"),
@@ -199,6 +211,12 @@ class Repository:
                 return head
             message = f"working tree on top of {head[:12]}"
             return _text(_git(["commit-tree", tree, "-p", head, "-m", message], folder=self.top, extra=extra))
+
+    def _conflicts(self) -> list[str]:
+        """Paths that a merge, rebase or cherry-pick left unresolved."""
+        done = _git(["diff", "--name-only", "--diff-filter=U", "-z"], folder=self.top)
+        paths = done.stdout.decode(errors="surrogateescape").split("\0")
+        return sorted({path for path in paths if path})
 
 
 @dataclass(frozen=True)

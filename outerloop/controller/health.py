@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outerloop.compute.reasons import Clears, pending_reason
+from outerloop.controller.unrecorded import Unrecorded
 from outerloop.controller.views import Overview, QueueView, RunRow, RunView, TickView
 
 __all__ = ["MISSED_TICKS", "Group", "NextAction", "Problem", "age", "groups", "next_action", "worst_problem"]
@@ -19,7 +20,7 @@ MISSED_TICKS = 3
 
 @dataclass(frozen=True)
 class Problem:
-    """What is worst, in one sentence. `kind`: tick, queue, defect, blocked, held, or "" when nothing is wrong."""
+    """What is worst, in a sentence. `kind`: tick, queue, defect, unrecorded, blocked, held, or "": nothing is wrong."""
 
     kind: str
     sentence: str
@@ -56,10 +57,15 @@ def _some(example: str, count: int) -> str:
 
 
 def worst_problem(
-    seen: Overview, tick: TickView | None, queue: Sequence[QueueView], *, cadence_seconds: float
+    seen: Overview,
+    tick: TickView | None,
+    queue: Sequence[QueueView],
+    *,
+    cadence_seconds: float,
+    unrecorded: Sequence[Unrecorded] = (),
 ) -> Problem:
-    """The first of: no tick while runs are open, a silent queue, runs that a defect stops, blocked runs, jobs that
-    never start."""
+    """The first of: no tick while runs are open, a silent queue, runs that a defect stops, runs that only lie on disk,
+    blocked runs, jobs that never start."""
     patience = MISSED_TICKS * cadence_seconds
     if seen.moving and tick is not None and tick.age_seconds > patience:
         return Problem(
@@ -82,6 +88,14 @@ def worst_problem(
             f"An error inside outerloop stops {_some(seen.broken_run, seen.broken)}; it is tried again every few"
             " minutes.",
             f"outerloop show {seen.broken_run}",
+        )
+    if unrecorded:
+        who = _some(unrecorded[0].run_id, len(unrecorded))
+        return Problem(
+            "unrecorded",
+            f"{who[0].upper()}{who[1:]} {'is' if len(unrecorded) == 1 else 'are'} on disk and not in the record, so"
+            f" nothing goes on with {'it' if len(unrecorded) == 1 else 'them'}: {unrecorded[0].why}.",
+            "outerloop doctor --no-job",
         )
     if seen.blocked:
         who = _some(seen.blocked_run, seen.blocked)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,11 @@ REQUEUE_MARK = "requeue.json"
 SCORE_STDOUT = "score.stdout.log"
 SCORE_STDERR = "score.stderr.log"
 LAST_SIGNAL = 64
+SHELL_REPORTED = frozenset(
+    {signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV}
+)
+"""What ends programs by accident. A shell that waited for such a program exits with 128 + n (POSIX, Exit Status for
+Commands), and nobody exits with these codes on purpose."""
 _SHELL = ("/bin/sh", "-c")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -404,7 +410,12 @@ class Execution:
         if self._scratch_is_full():
             raise Stopped(phase, "SCRATCH_FULL", "the scratch disk is full", exit_code=code, signal=number)
         if number is not None:
-            raise Stopped(phase, f"SIGNAL_{number}", f"the {phase} was killed by signal {number}", signal=number)
+            raise Stopped(phase, f"SIGNAL_{number}", f"the {phase} was killed by {signal_words(number)}", signal=number)
+        assert code is not None, "a command ends by a signal or with a code"
+        reported = code - 128
+        if reported in SHELL_REPORTED:
+            told = f"the {phase} exited with {code}: its shell reports {signal_words(reported)}"
+            raise Stopped(phase, f"SIGNAL_{reported}", told, exit_code=code)
         raise Stopped(phase, f"EXIT_{code}", f"the {phase} exited with {code}", exit_code=code)
 
     def _requeue_mark(self) -> tuple[int, int] | None:
@@ -474,6 +485,15 @@ class Execution:
     def _keep(self) -> None:
         root, cap = self._output_root(), self.work.artifact_cap_bytes
         self.report.body["artifacts"] = artifacts.collect(root, self.work.outputs, self.output, cap, durable=True)
+
+
+def signal_words(number: int) -> str:
+    """`SIGSEGV (signal 11: Segmentation fault)`; signals without a name by their number."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    return f"{name} (signal {number}: {signal.strsignal(number)})"
 
 
 def _built_environment(slot: str) -> str:

@@ -623,7 +623,7 @@ def test_an_accepted_attempt_that_the_record_does_not_know_is_the_slots_value(wo
 
 @pytest.mark.parametrize(
     ("extra", "cost", "reason"),
-    [("exit 3\n", "8", "EXIT_3"), ("kill -KILL $$\n", "8", "EXIT_137"), ("", "nothing", "NO_METRIC")],
+    [("exit 3\n", "8", "EXIT_3"), ("kill -KILL $$\n", "8", "SIGNAL_9"), ("", "nothing", "NO_METRIC")],
 )
 def test_a_candidate_that_fails_is_charged_with_its_own_failure(
     world: World, extra: str, cost: str, reason: str

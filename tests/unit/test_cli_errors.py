@@ -35,7 +35,7 @@ PROBLEM = [Problem(3, ("a", 0, "b"), "is wrong")]
         (psycopg.errors.AdminShutdown("x"), ExitCode.RECORD_UNAVAILABLE),
         (OperationalError("select secret", {"p": "secret"}, Exception("down")), ExitCode.RECORD_UNAVAILABLE),
         (OSError(errno.ENOSPC, "No space left on device", "/x"), ExitCode.NO_SPACE),
-        (PermissionError(errno.EACCES, "Permission denied", "/x"), ExitCode.BAD_INPUT),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), ExitCode.NO_ACCESS),
         (CliError("x", ExitCode.NO_CLUSTER), ExitCode.NO_CLUSTER),
     ],
 )

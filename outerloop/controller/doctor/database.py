@@ -67,6 +67,7 @@ def record(site: Site) -> Iterator[Finding]:
         where = f"PostgreSQL {version} at database_url"
     if revision == REVISION:
         yield Finding("record", OK, f"{where}, revision {revision}")
+        yield from _unrecorded(site, url)
     elif revision is None:
         yield Finding("record", WARN, f"{where} has no tables yet", "run `outerloop db upgrade`")
     elif revision < REVISION:
@@ -89,3 +90,23 @@ def record(site: Site) -> Iterator[Finding]:
         )
     else:
         yield Finding("clock", OK, f"database and host differ by {abs(skew):.1f} s")
+
+
+def _unrecorded(site: Site, url: str) -> Iterator[Finding]:
+    """Runs that lie on disk and nobody goes on with."""
+    from outerloop.controller.deployment import account
+    from outerloop.controller.unrecorded import unrecorded_runs
+    from outerloop.record.store import Record
+
+    record = Record(url, owner=account(), slot_root=str(site.root.path))
+    try:
+        for lost in unrecorded_runs(record, site.root):
+            yield Finding(
+                "runs",
+                FAIL,
+                f"run {lost.run_id} is on disk and not in the record: {lost.why}",
+                f"put {site.root.request(lost.run_id)} back from a copy and run `outerloop db rebuild`, or move the"
+                " folder away and ask again",
+            )
+    finally:
+        record.close()

@@ -97,7 +97,7 @@ def test_a_crash_and_a_candidate_out_of_scope_are_told_without_escapes(
     assert "candidate, attempt 1" in printed.output
     for command in ("show", "explain"):
         told = outerloop(command, crashed["run"]).output
-        assert "EXIT_137" in told
+        assert "SIGNAL_9" in told and "SIGKILL" in told
         assert "\x1b" not in told
     outside = json.loads(outerloop(*ask, "outside", code=3).stdout)
     told = outerloop("explain", outside["run"]).output

@@ -209,3 +209,34 @@ def test_without_a_certain_default_branch_the_base_has_to_be_named(clone: Path) 
         Repository.open(clone).default_branch()
     git(clone, "branch", "master")
     assert Repository.open(clone).default_branch() == "master"
+
+
+def test_a_branch_without_a_commit_is_said_in_words(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    git(empty, "init", "-q", "-b", "main")
+    with pytest.raises(GitError, match="branch main has no commit yet"):
+        Repository.open(empty)
+
+
+def test_an_orphan_branch_beside_others_is_said_in_words(clone: Path) -> None:
+    git(clone, "checkout", "-q", "--orphan", "fresh")
+    with pytest.raises(GitError, match="branch fresh has no commit yet"):
+        Repository.open(clone)
+
+
+@pytest.mark.parametrize("how", ["merge", "rebase", "cherry-pick"])
+def test_a_tree_in_the_middle_of_a_conflict_is_no_candidate(clone: Path, how: str) -> None:
+    git(clone, "checkout", "-q", "-b", "other")
+    (clone / "src/a.py").write_text("theirs\n")
+    git(clone, "commit", "-q", "-a", "-m", "theirs")
+    git(clone, "checkout", "-q", "main")
+    (clone / "src/a.py").write_text("ours\n")
+    git(clone, "commit", "-q", "-a", "-m", "ours")
+    with pytest.raises(subprocess.CalledProcessError):
+        git(clone, how, "other")
+    with pytest.raises(GitError, match=r"unresolved conflicts \(src/a.py\)"):
+        Repository.open(clone).seal_worktree()
+    (clone / "src/a.py").write_text("both\n")
+    git(clone, "add", "src/a.py")
+    assert Repository.open(clone).seal_worktree()

@@ -158,6 +158,18 @@ def test_a_command_killed_by_a_signal_says_which(rig: Rig, signal: int, name: st
     assert (result["signal"], result["exit_code"]) == (signal, None)
 
 
+@pytest.mark.parametrize(("signal", "name"), [(9, "SIGKILL"), (11, "SIGSEGV"), (6, "SIGABRT")])
+def test_a_program_whose_shell_reports_its_signal_is_named_by_it(rig: Rig, signal: int, name: str) -> None:
+    """The shell lives on after its program and exits with 128 + n itself."""
+    program = f"import os\nos.kill(os.getpid(), {signal})"
+    slot = rig.slot("/usr/bin/python3 bench.py; exit $?", {"bench.py": program})
+    assert slot.run() == 1
+    result = slot.result()
+    failed(result, f"SIGNAL_{signal}", "command")
+    assert result["exit_code"] == 128 + signal
+    assert name in result["detail"] and str(128 + signal) in result["detail"]
+
+
 def test_a_command_that_kills_its_own_session_harms_nobody_else(rig: Rig) -> None:
     _, result = ran(rig, "import os, signal\nos.killpg(0, signal.SIGKILL)")
     failed(result, "SIGNAL_9", "command")
