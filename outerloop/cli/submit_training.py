@@ -196,26 +196,21 @@ def _read_tasks(path: Path) -> tuple[dict[str, Any], ...]:
 def _expected(path: Path, chosen: str | None) -> Expected | None:
     """What the report says of the chosen candidate; None for a strategy plan, which says nothing of memory or time."""
     from outerloop.controller.training_request import Expected
-    from outerloop.planner import PlanReport, TransformerFinetune
+    from outerloop.planner import PlanReport, figure_fields
 
     data = json.loads(path.read_text(encoding="utf-8"))
     if "candidates" not in data:
         return None
     plan: PlanReport = PlanReport.model_validate(data)
-    workload = plan.request.workload
-    gpu = plan.request.resources.gpu
-    if not isinstance(workload, TransformerFinetune) or gpu is None:
-        return None
     candidate = plan.candidate(chosen or str(plan.selected))
+    layout = figure_fields(candidate, plan.request)
+    if layout is None:
+        return None
+    rate = candidate.tokens_per_second_per_gpu
     return Expected(
-        candidate=candidate.name,
-        model=workload.model.name,
-        gpu=gpu.name,
-        sequence=workload.sequence,
-        micro_batch=candidate.micro_batch or 1,
-        precision=candidate.precision or workload.precision,
-        lora_rank=workload.lora.rank if workload.lora else None,
+        layout=layout,
         peak_memory_gb=candidate.memory.central if candidate.memory else None,
+        tokens_per_second_per_gpu=rate.central if rate else None,
         hours=candidate.time_hours.central if candidate.time_hours else None,
     )
 

@@ -25,10 +25,7 @@ def training_lines(facts: TrainingFacts) -> Iterator[tuple[str, str]]:
     """(prefix, text) of each line of `show`'s section."""
     for role, report in list(facts.reports.items())[:MOST_SHOWN]:
         yield f"  {role}: ", _reported(report)
-        expected = facts.expected.get("peak_memory_gb")
-        peak = (report.get("peak_memory_mb") or {}).get("reserved")
-        if expected and peak:
-            yield "    planned: ", f"{expected:.1f} GB on one GPU; measured {peak / 1000:.1f} GB"
+        yield from _against_plan(facts.expected, report)
     if len(facts.reports) > MOST_SHOWN:
         yield "  ", f"… and {len(facts.reports) - MOST_SHOWN} more; --json has them all"
     losses = facts.losses
@@ -42,6 +39,17 @@ def training_lines(facts: TrainingFacts) -> Iterator[tuple[str, str]]:
     )
     seen = f"lane {losses.lane} lost {losses.lost} of {losses.attempts} jobs in {losses.node_hours:.3g} node-hours"
     yield "    because ", seen + ("" if losses.lost else "; counted as one, the shortest interval not ruled out")
+
+
+def _against_plan(expected: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Estimate and measurement of one GPU side by side, as far as both are known."""
+    peak = (report.get("peak_memory_mb") or {}).get("reserved")
+    if expected.get("peak_memory_gb") and peak:
+        yield "    planned: ", f"{expected['peak_memory_gb']:.1f} GB on one GPU; measured {peak / 1000:.1f} GB"
+    rate, ranks = report.get("tokens_per_second"), report.get("world_size")
+    if expected.get("tokens_per_second_per_gpu") and rate and ranks:
+        planned = expected["tokens_per_second_per_gpu"]
+        yield "    planned: ", f"{planned:,.0f} tokens/s on one GPU; measured {rate / ranks:,.0f}"
 
 
 def _reported(report: Mapping[str, Any]) -> str:

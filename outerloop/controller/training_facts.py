@@ -111,7 +111,7 @@ def read_facts(directory: SlotDirectory) -> dict[str, Any] | None:
 
 def figure_of(run_id: str, expected: Expected, facts: Mapping[str, Any]) -> MeasuredFigure | None:
     """A report as a figure for exactly the planned layout. None for a run on other hardware, or without a number."""
-    if not str(facts.get("device") or "").startswith("cuda") or not _same_gpu(expected.gpu, facts):
+    if not str(facts.get("device") or "").startswith("cuda") or not _same_gpu(str(expected.layout.get("gpu")), facts):
         return None
     memory: Mapping[str, Any] = facts.get("peak_memory_mb") or {}
     # The estimate includes the allocator's slack, which only the reserved peak does.
@@ -122,7 +122,7 @@ def figure_of(run_id: str, expected: Expected, facts: Mapping[str, Any]) -> Meas
     try:
         return MeasuredFigure.model_validate(
             {
-                **expected.model_dump(exclude={"peak_memory_gb", "hours"}),
+                **expected.layout,
                 "peak_memory_gb": peak / MB_PER_GB if peak else None,
                 "tokens_per_second_per_gpu": tokens / ranks if ranks and tokens else None,
                 "basis": "ledger",

@@ -34,15 +34,11 @@ class Task(_Frozen):
 class Expected(_Frozen):
     """What the planner said of the candidate that was launched; names the layout of measured figures."""
 
-    candidate: str
-    model: str
-    gpu: str
-    sequence: int
-    micro_batch: int
-    precision: str
-    lora_rank: int | None = None
+    layout: dict[str, Any]
+    """The fields of the planner's `MeasuredFigure` that name the layout."""
     peak_memory_gb: float | None = None
-    """Central estimate for one GPU."""
+    """Central estimate for one GPU, like the next."""
+    tokens_per_second_per_gpu: float | None = None
     hours: float | None = None
 
 

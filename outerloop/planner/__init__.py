@@ -10,7 +10,7 @@ from outerloop.planner.arithmetic import Estimate, Line
 from outerloop.planner.catalog import GPUS, Gpu, find_gpu
 from outerloop.planner.checkpointing import CheckpointAdvice, checkpoint_interval_s, suggest_checkpoint_interval
 from outerloop.planner.decide import PLANNER_VERSION, catalog_digest, plan, plan_digest
-from outerloop.planner.handover import strategy_fields
+from outerloop.planner.handover import figure_fields, strategy_fields
 from outerloop.planner.lanes import resources_from_lane
 from outerloop.planner.parse import PlanRequestError, parse_request
 from outerloop.planner.render import render_report
@@ -52,6 +52,7 @@ __all__ = [
     "Unlock",
     "catalog_digest",
     "checkpoint_interval_s",
+    "figure_fields",
     "find_gpu",
     "find_shape",
     "parse_request",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from outerloop.planner.arithmetic import Estimate
 from outerloop.planner.catalog import Gpu
-from outerloop.planner.communication import EFFICIENCY_HARD, EFFICIENCY_WARN, Traffic
+from outerloop.planner.communication import EFFICIENCY_HARD, EFFICIENCY_WARN, Traffic, exposed_seconds
 from outerloop.planner.layout import Layout
 from outerloop.planner.report import Check, CheckName
 from outerloop.planner.request import Family, PlanRequest
@@ -88,8 +88,13 @@ def check_host_memory(needed_gb: float, host_gb: float | None, what: str) -> Che
     return Check(name="host_memory", ok=True, text=f"{what} needs {needed_gb:.1f} of {host_gb:g} GB per host")
 
 
-def check_communication(layout: Layout, exchanged: Traffic, share: float | None) -> Check | None:
-    """Share of the step spent computing against 0.5 (hard) and 0.7 (remark); None on one GPU."""
+def check_communication(
+    layout: Layout, exchanged: Traffic, share: float | None, compute_s: float | None = None
+) -> Check | None:
+    """Share of the step spent computing against 0.5 (hard) and 0.7 (remark); None on one GPU.
+
+    `compute_s`: seconds of computing per step, which the sentence then names.
+    """
     if layout.workers <= 1:
         return None
     if exchanged.seconds is None:
@@ -101,9 +106,16 @@ def check_communication(layout: Layout, exchanged: Traffic, share: float | None)
             text=f"efficiency unknown: {exchanged.seconds:.3g} s of communication per step, and micro_step_seconds is "
             "not given",
         )
-    text = f"communication efficiency {share:.2f} ({exchanged.seconds:.3g} s to exchange per step)"
+    if compute_s is None:
+        text = f"communication efficiency {share:.2f}: {exchanged.seconds:.3g} s to exchange per step"
+    else:
+        exposed = exposed_seconds(compute_s, exchanged.seconds)
+        text = (
+            f"communication efficiency {share:.2f}: {compute_s:.3g} s of computing per step, and {exposed:.2g} of "
+            f"{exchanged.seconds:.3g} s of exchanging not hidden behind it"
+        )
     if share < EFFICIENCY_HARD:
-        return Check(name="communication", ok=False, text=f"{text}, below {EFFICIENCY_HARD}: the links are too slow")
+        return Check(name="communication", ok=False, text=f"{text}; below {EFFICIENCY_HARD}, the links are too slow")
     return Check(name="communication", ok=True, text=text, warning=share < EFFICIENCY_WARN)
 
 

@@ -11,12 +11,17 @@ import json
 from collections.abc import Sequence
 
 from outerloop.planner.catalog import GPUS
+from outerloop.planner.figures import agrees
+from outerloop.planner.handover import figure_fields
 from outerloop.planner.hint import hint, unlocks
 from outerloop.planner.judge import judge_all
 from outerloop.planner.rank import ranked
 from outerloop.planner.report import Candidate, PlanReport
 from outerloop.planner.request import MeasuredFigure, PlanRequest, TransformerFinetune
 from outerloop.planner.shapes import SHAPES
+
+MOST_GPUS_PER_HOST = 16
+"""The DGX-2 had 16; more in one host are nearly always hosts that were not told apart."""
 
 PLANNER_VERSION = "1"
 """Raised whenever an estimate or a verdict can change for an unchanged request."""
@@ -55,6 +60,19 @@ def _notes(request: PlanRequest, candidates: Sequence[Candidate]) -> list[str]:
         if work.loss == "plain":
             notes.append(
                 "loss = plain keeps all logits at once; trl 1.16 and later run a chunked loss (loss = chunked)"
+            )
+    resources = request.resources
+    if resources.gpus_per_host > MOST_GPUS_PER_HOST:
+        notes.append(
+            f"{resources.gpus_per_host} GPUs in one host are planned as asked, with no network between them; hosts of "
+            f"8 are written {max(1, resources.gpus // 8)}x8x{resources.gpu.name if resources.gpu else 'GPU'}"
+        )
+    known = [fields for candidate in candidates if (fields := figure_fields(candidate, request)) is not None]
+    for figure in request.figures:
+        if not any(agrees(figure, fields) for fields in known):
+            notes.append(
+                f"the figure of {figure.candidate} ({figure.model} on {figure.gpu}) is of no candidate of this request "
+                "and changes nothing"
             )
     if candidates and request.resources.price_per_gpu_hour is None and request.resources.price_per_host_hour is None:
         notes.append("no price given: cost is unknown, and candidates are ranked by worker time")

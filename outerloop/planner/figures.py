@@ -1,29 +1,52 @@
 """Measured figures in place of static estimates.
 
 Covers matching a figure with the layout that it was measured on, and merging several. A figure replaces the estimate of
-exactly its own layout (same candidate name, model, GPU, sequence, micro-batch, precision, LoRA rank): nothing is
-extrapolated from it.
+exactly its own layout: everything that the estimate depends on must agree, and nothing is extrapolated from it. Not
+covered: what a figure does not name, such as the versions of the libraries and the links between hosts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from outerloop.planner.arithmetic import Basis, Estimate, Line
 from outerloop.planner.catalog import Gpu
 from outerloop.planner.layout import Layout
 from outerloop.planner.request import MeasuredFigure
 
+_SETTINGS = ("sequence", "micro_batch", "precision", "optimizer", "loss", "compile", "gradient_as_bucket_view")
+_PLACED = ("accumulation", "hosts", "shard_group")
+"""Left out of a figure, these match any."""
+
+
+def agrees(figure: MeasuredFigure, layout: Mapping[str, Any]) -> bool:
+    """Whether the figure is of this layout, given as the figure's own fields (`handover.figure_fields`)."""
+    return all(_same(name, getattr(figure, name), value) for name, value in layout.items())
+
+
+def _same(name: str, said: Any, wanted: Any) -> bool:
+    if name == "lora_targets":
+        return frozenset(said) == frozenset(wanted)
+    return said == wanted or (name in _PLACED and said is None)
+
 
 def matching(figures: Sequence[MeasuredFigure], layout: Layout, gpu: Gpu) -> list[MeasuredFigure]:
     """The figures measured on exactly this layout, ledger figures alone where there are any."""
-    if layout.shape is None:
+    if layout.shape is None or not figures:
         return []
-    rank = layout.lora.rank if layout.lora else None
-    key = (layout.name, layout.shape.name, gpu.name, layout.sequence, layout.micro_batch, layout.precision, rank)
-    same = [
-        f for f in figures if (f.candidate, f.model, f.gpu, f.sequence, f.micro_batch, f.precision, f.lora_rank) == key
-    ]
+    fields: dict[str, Any] = {
+        "candidate": layout.name,
+        "model": layout.shape.name,
+        "gpu": gpu.name,
+        "lora_rank": layout.lora.rank if layout.lora else None,
+        **({"lora_targets": layout.lora.targets} if layout.lora else {}),
+        **{name: getattr(layout, name) for name in _SETTINGS},
+        "accumulation": layout.accumulation,
+        "hosts": layout.hosts,
+        "shard_group": layout.shard,
+    }
+    same = [figure for figure in figures if agrees(figure, fields)]
     return [f for f in same if f.basis == "ledger"] or same
 
 

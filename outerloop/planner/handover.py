@@ -1,6 +1,7 @@
 """From a judged candidate to what the launch compilers are told.
 
-Covers the fields of a strategy plan that a candidate settles: family, shape, precision, batch. The researcher's command
+Covers the fields of a strategy plan that a candidate settles: family, shape, precision, batch; and those that name its
+layout, so that what a run of it measures finds back to it. The researcher's command
 and parameters are the caller's to add; outerloop.strategies is not imported here, so that neither room needs the other.
 """
 
@@ -9,10 +10,34 @@ from __future__ import annotations
 from typing import Any
 
 from outerloop.planner.report import Candidate
-from outerloop.planner.request import IndependentTasks, PlanRequest
+from outerloop.planner.request import IndependentTasks, PlanRequest, TransformerFinetune
 
 _ARRAY = ("lease_tasks", "local_sequential")
 _CPU = ("local_process", "sharded_partial_fit")
+
+
+def figure_fields(candidate: Candidate, request: PlanRequest) -> dict[str, Any] | None:
+    """The fields of a `MeasuredFigure` that name this candidate's layout; None for work that no figure describes."""
+    work, gpu = request.workload, request.resources.gpu
+    if not isinstance(work, TransformerFinetune) or gpu is None:
+        return None
+    return {
+        "candidate": candidate.name,
+        "model": work.model.name,
+        "gpu": gpu.name,
+        "sequence": work.sequence,
+        "micro_batch": candidate.micro_batch or 1,
+        "precision": candidate.precision or work.precision,
+        "lora_rank": work.lora.rank if work.lora else None,
+        **({"lora_targets": work.lora.targets} if work.lora else {}),
+        "optimizer": work.optimizer,
+        "loss": work.loss,
+        "compile": work.compile,
+        "gradient_as_bucket_view": work.gradient_as_bucket_view,
+        "accumulation": candidate.accumulation,
+        "hosts": candidate.hosts,
+        "shard_group": candidate.shard_group,
+    }
 
 
 def strategy_fields(candidate: Candidate, request: PlanRequest) -> dict[str, Any]:

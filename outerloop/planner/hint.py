@@ -218,16 +218,25 @@ def unlocks(request: PlanRequest, candidates: Sequence[Candidate], ledger: Seque
     return found
 
 
+def hinted(found: Sequence[Unlock]) -> list[Unlock]:
+    """The changes that the hint names: the cheapest, and where that alters the training one that keeps it."""
+    if not found or found[0].keeps_the_training:
+        return list(found[:1])
+    # Among the changes that keep the training, one that needs no other machines comes first.
+    same = min((u for u in found if u.keeps_the_training), key=lambda u: u.needs_hardware, default=None)
+    return [found[0]] if same is None else [found[0], same]
+
+
+def _said(unlock: Unlock) -> str:
+    return f"{unlock.change} (then {unlock.candidate})"
+
+
 def hint(request: PlanRequest, candidates: Sequence[Candidate], found: Sequence[Unlock]) -> str | None:
     """One sentence: the cheapest change, or the figure that is missing."""
-    if found:
-        best = found[0]
-        text = f"cheapest change: {best.change} (then {best.candidate})"
-        # Among the changes that keep the training, one that needs no other machines comes first.
-        same = min((u for u in found if u.keeps_the_training), key=lambda u: u.needs_hardware, default=None)
-        if not best.keeps_the_training and same is not None:
-            text += f"; keeping the training as it is: {same.change} (then {same.candidate})"
-        return text
+    named = hinted(found)
+    if named:
+        text = f"cheapest change: {_said(named[0])}"
+        return text + (f"; keeping the training as it is: {_said(named[1])}" if len(named) > 1 else "")
     unknown = [c for c in candidates if c.reasons and all(k.ok is not False for k in c.checks)]
     if unknown:
         missing = next(k.text for k in unknown[0].checks if k.ok is None)

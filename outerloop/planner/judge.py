@@ -120,7 +120,7 @@ def _with_measured_throughput(step: Step, layout: Layout, figures: Sequence[Meas
         basis=rate.basis,
         lines=rate.lines,
     )
-    return Step(seconds, rate, step.efficiency)
+    return Step(seconds, rate, step.efficiency, step.compute_seconds)
 
 
 def _judge_layout(
@@ -142,7 +142,7 @@ def _judge_layout(
         step = pytorch_step(layout, step_of.micro_step_seconds, exchanged)
         wanted = None if step_of.samples is None else step_of.samples * step_of.epochs
         per_step = float(step_of.micro_batch * layout.accumulation * layout.workers)
-    share = step.efficiency if step else None
+    share, computing = (step.efficiency, step.compute_seconds) if step else (None, None)
     measured = matching(figures, layout, gpu)
     if measured:
         memory = measured_memory(measured) or memory
@@ -160,7 +160,7 @@ def _judge_layout(
     checks.append(memory_check)
     if held is not None:
         checks.append(check_host_memory(held.central, resources.host_memory_gb, "offloading"))
-    communication = check_communication(layout, exchanged, share)
+    communication = check_communication(layout, exchanged, share, computing)
     # A card that cannot compute in the precision has no computing time to compare with; that reason is given already.
     if communication is not None and gpu.peak_tflops(layout.precision) is not None:
         checks.append(communication)

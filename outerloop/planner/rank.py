@@ -71,7 +71,15 @@ def dominates(one: Candidate, other: Candidate) -> bool:
 
 
 def _why(winner: Candidate, loser: Candidate) -> str:
-    return f"{winner.name} is at least as good in time and cost, and better in one"
+    better = [
+        what
+        for what, figure in (("time", time_of), ("cost", cost_of))
+        if (figure(winner) or 0.0) < (figure(loser) or 0.0)
+    ]
+    if len(better) == 2:
+        return f"dominated by {winner.name}, which is better in time and in cost"
+    other = "cost" if better == ["time"] else "time"
+    return f"dominated by {winner.name}, which is better in {better[0]} and as good in {other}"
 
 
 def ranked(candidates: Sequence[Candidate], mode: Mode) -> tuple[list[Candidate], str | None]:

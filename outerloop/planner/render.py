@@ -6,18 +6,24 @@ its arithmetic, aligned). Plain text: colours are the caller's.
 
 from __future__ import annotations
 
+import itertools
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
 from outerloop.planner.arithmetic import Estimate, Line
 from outerloop.planner.checks import hours
+from outerloop.planner.hint import hinted
 from outerloop.planner.report import Candidate, PlanReport
 from outerloop.planner.request import ClassicalML, IndependentTasks, PytorchTraining, TransformerFinetune
 
 MINIMUM_WIDTH = 60
+MOST_OTHERS = 4
+"""Changes that are listed besides those that the hint names."""
 _LABEL, _VALUE = 22, 16
 _NONE = "–"
 _UNITS = {"tokens/s/GPU": "tok/s/GPU"}
+_QUANTITY = re.compile(r"(?<=\d) (?=(?:GB/s|GB|B|TFLOP/s|GFLOP|s|h|GPUs|hosts|layers|tokens)\b)")
 
 _VERDICTS = {
     "selected": "selected",
@@ -56,17 +62,23 @@ def _wrap(text: str, width: int, indent: str, first: str | None = None) -> list[
     ) or [indent.rstrip()]
 
 
+def _column(text: str, width: int) -> list[str]:
+    """`text` wrapped, with a number and its unit kept on one line."""
+    tied = _QUANTITY.sub("\N{NO-BREAK SPACE}", text)
+    return [part.replace("\N{NO-BREAK SPACE}", " ") for part in textwrap.wrap(tied, width, break_on_hyphens=False)]
+
+
 def _arithmetic(lines: Iterable[Line], width: int) -> list[str]:
-    """`label  formula  value`, the formula wrapped in its own column."""
+    """`label  formula  value`, label and formula each wrapped in its own column."""
     out = []
     room = width - 4 - _LABEL - _VALUE - 2
     for line in lines:
-        parts = textwrap.wrap(line.formula, width=room, break_on_hyphens=False) or [""]
         mark = "" if line.basis in ("static", "given") else f" [{line.basis}]"
-        label = (line.label + mark)[:_LABEL]
+        labels, parts = _column(line.label + mark, _LABEL), _column(line.formula, room) or [""]
         value = _number(line.value, line.unit)
-        out.append(f"    {label:<{_LABEL}} {parts[0]:<{room}} {value:>{_VALUE}}"[:width])
-        out += [f"    {'':<{_LABEL}} {part}" for part in parts[1:]]
+        out.append(f"    {labels[0]:<{_LABEL}} {parts[0]:<{room}} {value:>{_VALUE}}"[:width])
+        rest = itertools.zip_longest(labels[1:], parts[1:], fillvalue="")
+        out += [f"    {label:<{_LABEL}} {part}".rstrip() for label, part in rest]
     return out
 
 
@@ -99,26 +111,37 @@ def _request_lines(report: PlanReport, width: int) -> list[str]:
         assert isinstance(work, IndependentTasks)
         what = f"{work.tasks:,} independent tasks"
     machine = f"{resources.hosts} host{'s' if resources.hosts > 1 else ''}"
+    each = " per host" if resources.hosts > 1 else ""
     if resources.gpu is not None and resources.gpus_per_host:
         machine += f" × {resources.gpus_per_host} {resources.gpu.name}"
+    if resources.cores_per_host:
+        machine += f", {resources.cores_per_host} cores{each}"
     if resources.inter_host_gbit_per_s:
-        machine += f", {resources.links_per_host} × {resources.inter_host_gbit_per_s:g} Gbit/s per host"
+        machine += f", {resources.links_per_host} × {resources.inter_host_gbit_per_s:g} Gbit/s{each}"
     if resources.host_memory_gb:
-        machine += f", {resources.host_memory_gb:g} GB of host memory"
+        machine += f", {resources.host_memory_gb:g} GB of memory{each}"
     return [*_wrap(what, width, " " * 11, "Work       "), *_wrap(machine, width, " " * 11, "Machine    ")]
 
 
-def _columns(candidate: Candidate) -> str:
+def _columns(candidate: Candidate, timed: bool) -> str:
     memory = _NONE if candidate.memory is None else f"{candidate.memory.central:.1f}"
     time = "unknown" if candidate.time_hours is None else hours(candidate.time_hours.central)
     cost = "unknown" if candidate.cost is None else f"{candidate.cost.central:,.2f}"
     share = _NONE if candidate.efficiency is None else f"{candidate.efficiency:.2f}"
-    return f"{_VERDICTS[candidate.status]:<10} {memory:>7} {time:>9} {cost:>10} {share:>4}"
+    rate = candidate.tokens_per_second_per_gpu
+    speed = f"{time:>9} {cost:>10}" if timed else f"{'unknown' if rate is None else f'{rate.central:,.0f}':>9}"
+    return f"{_VERDICTS[candidate.status]:<10} {memory:>7} {speed} {share:>4}"
 
 
 def _table(candidates: Sequence[Candidate], width: int) -> list[str]:
-    """One line per candidate: name, verdict, memory, time, cost, efficiency; a long name has a line of its own."""
-    header = f"{'verdict':<10} {'GB/GPU':>7} {'time':>9} {'cost':>10} {'eff.':>4}"
+    """One line per candidate: name, verdict, memory, time and cost, efficiency; a long name has a line of its own.
+
+    Where no candidate's time is known but speeds are, the speed of one GPU stands in place of time and cost.
+    """
+    rates = any(c.tokens_per_second_per_gpu is not None for c in candidates)
+    timed = not rates or any(c.time_hours is not None for c in candidates)
+    speed = f"{'time':>9} {'cost':>10}" if timed else f"{'tok/s/GPU':>9}"
+    header = f"{'verdict':<10} {'GB/GPU':>7} {speed} {'eff.':>4}"
     widest = max([len("candidate"), *(len(c.name) for c in candidates)])
     room = min(widest, width - len(header) - 1)
     rows = [f"{'candidate':<{room}} {header}", "-" * (room + 1 + len(header))]
@@ -127,20 +150,24 @@ def _table(candidates: Sequence[Candidate], width: int) -> list[str]:
         if len(name) > room:
             rows.append(name[:width])
             name = ""
-        rows.append(f"{name:<{room}} {_columns(candidate)}"[:width])
+        rows.append(f"{name:<{room}} {_columns(candidate, timed)}"[:width])
     return rows
 
 
 def _nearest_of_each_family(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of each family without a passing candidate, the one that fails on the least."""
+    """Of each family without a passing candidate, the one that fails on the least and lacks the least memory."""
+
+    def lacks(candidate: Candidate) -> tuple[float, ...]:
+        host = candidate.host_memory.central if candidate.host_memory else 0.0
+        return (len(candidate.reasons), candidate.vram_deficit_gb or 0.0, host, -candidate.workers)
+
     passed = {c.family for c in candidates if c.status in ("selected", "feasible")}
     nearest: dict[str, Candidate] = {}
     for candidate in candidates:
         if candidate.family in passed or not candidate.reasons:
             continue
         old = nearest.get(candidate.family)
-        key = (len(candidate.reasons), candidate.vram_deficit_gb or 0.0, -candidate.workers)
-        if old is None or key < (len(old.reasons), old.vram_deficit_gb or 0.0, -old.workers):
+        if old is None or lacks(candidate) < lacks(old):
             nearest[candidate.family] = candidate
     return list(nearest.values())
 
@@ -175,24 +202,37 @@ def _explained(candidate: Candidate, width: int) -> list[str]:
     return out
 
 
+def _extent(chosen: Candidate) -> str:
+    """How wide the work is spread: workers or tasks at once, hosts, waves, shards."""
+    one = chosen.workers == 1
+    if chosen.waves is not None:
+        said = "one task at a time" if one else f"{chosen.workers} tasks at once"
+    else:
+        said = "1 worker" if one else f"{chosen.workers} workers"
+    if chosen.hosts > 1:
+        said += f" on {chosen.hosts} hosts"
+    if chosen.waves is not None and chosen.workers > 1:
+        said += f", {chosen.waves:,} wave{'s' if chosen.waves > 1 else ''}"
+    if chosen.family == "hsdp":
+        said += f", shard groups of {chosen.shard_group}"
+    if chosen.shards is not None:
+        said += f", {chosen.shards} shards one after the other"
+    return said
+
+
 def _choice(report: PlanReport, width: int) -> list[str]:
     chosen = report.chosen
     if chosen is None:
         out = ["Plan       none: no candidate can be run"]
         if report.hint:
             out += _wrap(report.hint, width, " " * 11, "Hint       ")
-        for unlock in report.unlocks[1:6]:
+        for unlock in [u for u in report.unlocks if u not in hinted(report.unlocks)][:MOST_OTHERS]:
             text = f"or {unlock.change} (then {unlock.candidate})"
             if not unlock.keeps_the_training:
                 text += ", which alters the training"
             out += _wrap(text, width, " " * 13, " " * 11)
         return out
-    where = f"{chosen.workers} worker{'s' if chosen.workers > 1 else ''}"
-    if chosen.hosts > 1:
-        where += f" on {chosen.hosts} hosts"
-    if chosen.family == "hsdp":
-        where += f", shard groups of {chosen.shard_group}"
-    out = _wrap(f"{chosen.name} ({report.mode}): {where}", width, " " * 11, "Plan       ")
+    out = _wrap(f"{chosen.name} ({report.mode}): {_extent(chosen)}", width, " " * 11, "Plan       ")
     facts = []
     if chosen.memory is not None:
         facts.append(f"{chosen.memory.central:.1f} GB per GPU")

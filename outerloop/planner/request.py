@@ -219,7 +219,8 @@ Workload = Annotated[
 class MeasuredFigure(Frozen):
     """What a real run of one layout measured; it replaces the static estimate of exactly that layout.
 
-    `profiled` figures come from the user's own profiling, `ledger` ones from recorded runs.
+    `profiled` figures come from the user's own profiling, `ledger` ones from recorded runs. Training settings that a
+    figure leaves out are the request's defaults; `accumulation`, `hosts` and `shard_group` left out match any.
     """
 
     candidate: str = Field(description="the candidate's name, such as fsdp2_x8+ackpt")
@@ -231,6 +232,14 @@ class MeasuredFigure(Frozen):
     peak_memory_gb: float | None = Field(default=None, gt=0, le=LARGEST)
     tokens_per_second_per_gpu: float | None = Field(default=None, gt=0, le=LARGEST)
     lora_rank: int | None = None
+    lora_targets: tuple[LoraTarget, ...] = Lora().targets
+    optimizer: Optimizer = "adamw"
+    loss: Loss = "plain"
+    compile: bool = False
+    gradient_as_bucket_view: bool = False
+    accumulation: int | None = Field(default=None, gt=0, le=LARGEST)
+    hosts: int | None = Field(default=None, gt=0, le=LARGEST)
+    shard_group: int | None = Field(default=None, gt=0, le=LARGEST)
     runs: int = Field(default=1, gt=0, le=LARGEST)
     basis: Literal["profiled", "ledger"] = "profiled"
     source: str = ""

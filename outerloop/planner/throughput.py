@@ -37,11 +37,15 @@ CPU_ADAM_PARAMETERS_PER_S = {"zero3_cpu_offload": 3.9e9, "fsdp2_cpu_offload": 0.
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step: seconds (central, low and high utilisation), tokens/s/GPU, communication efficiency."""
+    """One optimizer step: seconds (central, low and high utilisation), tokens/s/GPU, communication efficiency.
+
+    `compute_seconds` is the estimated computing alone, without exposed communication and offloading.
+    """
 
     seconds: Estimate
     tokens_per_second_per_gpu: Estimate | None
     efficiency: float | None
+    compute_seconds: float
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,7 @@ def transformer_step(layout: Layout, gpu: Gpu, exchanged: Traffic) -> Step | Non
         Estimate(central=step, low=fast, high=slow, unit="s", lines=lines),
         Estimate(central=tokens / step, low=tokens / slow, high=tokens / fast, unit="tokens/s/GPU"),
         None if exchanged.seconds is None else efficiency(compute, communication),
+        compute,
     )
 
 
@@ -225,4 +230,5 @@ def pytorch_step(layout: Layout, micro_step_seconds: float | None, exchanged: Tr
         Estimate(central=step, low=step, high=compute + communication, unit="s", lines=lines),
         None,
         None if exchanged.seconds is None else efficiency(compute, communication),
+        compute,
     )

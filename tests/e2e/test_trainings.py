@@ -364,6 +364,7 @@ def test_what_a_run_measured_becomes_a_figure_of_the_next_plan(world: TrainingWo
     shown = " ".join(world.cli("show", run_id).split())
     assert "500 ms a step" in shown and "peak 64,000 MB of GPU memory" in shown
     assert "measured 64.0 GB" in shown and "save every" in shown
+    assert f"tokens/s on one GPU; measured {80_000 / ranks:,.0f}" in shown
     world.check_invariants()
 
 

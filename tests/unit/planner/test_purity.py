@@ -10,8 +10,8 @@ import pytest
 import outerloop.planner
 
 ALLOWED = {
-    "__future__", "collections", "dataclasses", "difflib", "functools", "hashlib", "json", "math", "pydantic", "re",
-    "textwrap", "typing",
+    "__future__", "collections", "dataclasses", "difflib", "functools", "hashlib", "itertools", "json", "math",
+    "pydantic", "re", "textwrap", "typing",
 }  # fmt: skip
 MODULES = sorted(Path(outerloop.planner.__file__).parent.glob("*.py"))
 

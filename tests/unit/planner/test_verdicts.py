@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -35,7 +36,15 @@ def test_70b_over_one_link_per_host_at_2048_tokens_is_refused_with_the_arithmeti
         candidate = report.candidate(name)
         assert candidate.status == "infeasible"
         assert candidate.efficiency is not None and candidate.efficiency < 0.5
-        assert any("communication efficiency" in reason for reason in candidate.reasons)
+        (told,) = [reason for reason in candidate.reasons if "communication efficiency" in reason]
+        figures = re.fullmatch(
+            r"communication efficiency ([\d.]+): ([\d.]+) s of computing per step, and ([\d.]+) of ([\d.]+) s of "
+            r"exchanging not hidden behind it; below 0.5, the links are too slow",
+            told,
+        )
+        assert figures is not None, told
+        share, computing, exposed, exchanged = (float(text) for text in figures.groups())
+        assert share == pytest.approx(computing / (computing + exposed), abs=0.01) and exposed < exchanged
         across = [line for line in candidate.communication if "between hosts" in line.label]
         assert across and all("50 GB/s per host" in line.formula for line in across)
 
