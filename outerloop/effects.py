@@ -60,6 +60,7 @@ EFFECTS: dict[str, str] = {
     "tx.tick": "the tick's heartbeat and housekeeping are committed",
     "tx.rebuild": "the record is made anew from disk, in one transaction",
     "tx.collect": "garbage collection is committed",
+    "archive.write": "an archive of a run is renamed into place",
     "gc.trash": "a folder is renamed into the trash",
     "gc.delete": "old trash is deleted",
 }

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("outerloop.cli.runs:explain", "Every number behind a run's verdict."),
     "logs": ("outerloop.cli.runs:logs", "What a measure of a run printed."),
     "verify": ("outerloop.cli.operate:verify", "Recompute a run's verdict from its slots alone and compare."),
+    "archive": ("outerloop.cli.archive:archive", "Pack what a run's verdict rests on into one file for `verify`."),
     "champions": ("outerloop.cli.runs:champions", "The best accepted candidates and how they came about."),
     "cancel": ("outerloop.cli.operate:cancel", "End a run; its jobs go too unless another run wants them."),
     "retry": (

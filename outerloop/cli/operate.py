@@ -6,6 +6,7 @@ Covered: options and rendering. Not covered: what they do (controller).
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import click
 
@@ -148,19 +149,29 @@ def retry(what: str) -> None:
             notes(advanced.notes)
 
 
-@click.command("verify", help="Recompute RUN's verdict from its slots alone and compare it with the record.")
+@click.command(
+    "verify",
+    help="Recompute RUN's verdict from its slots alone and compare it with the record. RUN may be a file that"
+    " `outerloop archive` wrote; then nothing else is needed.",
+)
 @click.argument("run")
 @json_option
 def verify(run: str, as_json: bool) -> None:
     from outerloop.controller.evidence import verify as recompute
     from outerloop.controller.operate import find_run
 
-    with opened() as deployment:
-        found = find_run(deployment, run)
-        try:
-            result = recompute(deployment.context, found.id, found.evidence)
-        except ValueError as error:
-            raise CliError(f"run {found.id} cannot be read from disk: {error}", ExitCode.NOT_FOUND) from error
+    from_archive = Path(run).is_file()
+    if from_archive:
+        from outerloop.cli.archive import verify_archive
+
+        result = verify_archive(Path(run))
+    else:
+        with opened() as deployment:
+            found = find_run(deployment, run)
+            try:
+                result = recompute(deployment.context, found.id, found.evidence, record=deployment.record)
+            except ValueError as error:
+                raise CliError(f"run {found.id} cannot be read from disk: {error}", ExitCode.NOT_FOUND) from error
     if as_json:
         emit_json(
             {
@@ -177,7 +188,8 @@ def verify(run: str, as_json: bool) -> None:
         out.print(f"recomputed  {result.recomputed}", markup=False)
         for difference in result.differences:
             out.print(f"differs: {difference}", markup=False)
-        out.print("The slots and the record agree." if result.agrees else "The slots and the record DISAGREE.")
+        told = "ledger" if from_archive else "record"
+        out.print(f"The slots and the {told} {'agree' if result.agrees else 'DISAGREE'}.")
     if not result.agrees:
         click.get_current_context().exit(int(ExitCode.UNEXPECTED))
 

@@ -101,7 +101,9 @@ class Climb:
             wanted = plan_measures(self.climb, readings)
             missing = [request for request in wanted if request.role not in readings]
             if missing:
-                planned = planned_work(self.context, self.mirror, self.contract, self.request, self.current, missing)
+                planned = planned_work(
+                    self.context.root, self.mirror, self.contract, self.request, self.current, missing
+                )
                 commit_measures(self.context, self.engine.lease, self.request, self.current.number, planned)
         except EvidenceError as error:
             raise Blocking("EVIDENCE", str(error)) from error

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import Protocol
 
 from sqlalchemy import select
 
@@ -32,7 +33,6 @@ from outerloop.controller.request import ClimbRequest
 from outerloop.controller.scope import verdict_on_scope
 from outerloop.controller.training_request import Request, TrainingRequest, read_request
 from outerloop.controller.trainings import Outcome, planned_tasks, training_verdict
-from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action
 from outerloop.dispatch.settle import decision_from_disk
 from outerloop.job.layout import RESULT
@@ -41,7 +41,16 @@ from outerloop.record.store import Record
 from outerloop.slots import Result, SlotDirectory, StateRoot
 from outerloop.slots.files import read_json
 
-__all__ = ["Disk", "Verified", "changed_files", "read_run", "verify"]
+__all__ = ["Disk", "OnDisk", "Verified", "changed_files", "read_run", "verify"]
+
+
+class OnDisk(Protocol):
+    """Where evidence lies: a deployment's state folder, or one that was made from an archive."""
+
+    @property
+    def root(self) -> StateRoot: ...
+
+    def slot(self, digest: str) -> SlotDirectory: ...
 
 
 @dataclass
@@ -66,7 +75,7 @@ class Disk:
         return None
 
 
-def read_run(context: Context, run_id: str) -> Disk:
+def read_run(context: OnDisk, run_id: str) -> Disk:
     """Read a run from disk. Raises LookupError when there is no request, ValueError for one that is torn."""
     body = read_json(context.root.request(run_id))
     if body is None:
@@ -89,7 +98,7 @@ def read_run(context: Context, run_id: str) -> Disk:
     return disk
 
 
-def _measure_round(context: Context, mirror: Mirror, disk: Disk, request: ClimbRequest, round_: Round) -> None:
+def _measure_round(context: OnDisk, mirror: Mirror, disk: Disk, request: ClimbRequest, round_: Round) -> None:
     assert disk.contract is not None and disk.plan is not None
     readings: dict[str, Reading] = {}
     planned: list[Planned] = []
@@ -101,7 +110,7 @@ def _measure_round(context: Context, mirror: Mirror, disk: Disk, request: ClimbR
         missing = [request for request in wanted if request.role not in readings]
         known = {item.role for item in planned}
         found = False
-        for item in planned_work(context, mirror, disk.contract, request, round_, missing) if missing else []:
+        for item in planned_work(context.root, mirror, disk.contract, request, round_, missing) if missing else []:
             directory = context.slot(item.work.digest)
             if item.role in known or directory.spec() is None:
                 continue  # wanted in principle, but the run never came so far (a scope verdict, a cancel)
@@ -168,15 +177,17 @@ class Verified:
     verdict: Verdict | None = None
 
 
-def verify(context: Context, run_id: str, recorded: Mapping[str, object] | None) -> Verified:
+def verify(
+    context: OnDisk, run_id: str, recorded: Mapping[str, object] | None = None, *, record: Record | None = None
+) -> Verified:
     """Recompute a run's verdict from disk alone and compare it with the ledger and, if given, the record's evidence.
 
-    Differences name the measure and the file that says something else. With `recorded` the record's copies of the
-    result files are compared too, so that a changed file is found even where it changes no number.
+    Differences name the measure and the file that says something else. With `record` its copies of the result files
+    are compared too, so that a changed file is found even where it changes no number.
     """
     disk = read_run(context, run_id)
     if isinstance(disk.request, TrainingRequest):
-        return _verify_training(context, disk, recorded)
+        return _verify_training(context, disk, recorded, record)
     ledger = disk.verdict
     cancelled = effective_cancel(disk.events)
     if ledger is None:
@@ -186,7 +197,8 @@ def verify(context: Context, run_id: str, recorded: Mapping[str, object] | None)
     if recorded is not None:
         if dict(recorded) != ledger.to_json():
             differences.append("the record's verdict is not the ledger's")
-        differences += changed_files(context.record, context.root, run_id)
+        if record is not None:
+            differences += changed_files(record, context.root, run_id)
     if not disk.rounds or disk.plan is None or disk.contract is None:
         return Verified(run_id, not differences, ledger.sentence, ledger.sentence, tuple(differences), ledger)
     round_ = disk.rounds[-1]
@@ -223,7 +235,9 @@ def _ending(directory: SlotDirectory, told: Mapping[str, object] | None) -> Outc
     return Outcome(state, reason, detail)
 
 
-def _verify_training(context: Context, disk: Disk, recorded: Mapping[str, object] | None) -> Verified:
+def _verify_training(
+    context: OnDisk, disk: Disk, recorded: Mapping[str, object] | None, record: Record | None
+) -> Verified:
     """How the slots say that every task ended, against what the ledger says of the training."""
     run_id = disk.request.id
     told = next((event.body["verdict"] for event in disk.events if event.kind == "verdict"), None)
@@ -234,7 +248,8 @@ def _verify_training(context: Context, disk: Disk, recorded: Mapping[str, object
     if recorded is not None:
         if dict(recorded) != told:
             differences.append("the record's verdict is not the ledger's")
-        differences += changed_files(context.record, context.root, run_id)
+        if record is not None:
+            differences += changed_files(record, context.root, run_id)
     outcomes = {}
     for item in disk.planned.get(0, []):
         outcomes[item.role] = _ending(context.slot(item.work.digest), told["failed"].get(item.role))
@@ -280,7 +295,7 @@ def _values_of(verdict: Verdict) -> dict[tuple[str, str], Decimal]:
     return found
 
 
-def _changed_values(context: Context, disk: Disk, ledger: Verdict, readings: Mapping[str, Reading]) -> list[str]:
+def _changed_values(context: OnDisk, disk: Disk, ledger: Verdict, readings: Mapping[str, Reading]) -> list[str]:
     """What the slots of the last round say that is not what the verdict was reached with, with the file."""
     planned = {item.role: item for item in disk.planned[disk.rounds[-1].number]}
     assert disk.contract is not None

@@ -347,3 +347,17 @@ class Mirror:
             data = "".join(lines).encode(errors="surrogateescape")
             _git(["update-index", "-z", "--index-info"], folder=self.path, extra=extra, data=data)
             return _text(_git(["write-tree"], folder=self.path, extra=extra)), missing
+
+    def snapshot(self, commits: Sequence[str]) -> bytes:
+        """A pack of these commits with their trees and files, without their history. Raises GitError."""
+        listed = _git(["rev-list", "--objects", "--no-walk", *commits, "--"], folder=self.path).stdout
+        # One thread: the same objects then give the same bytes.
+        return _git(["pack-objects", "--quiet", "--threads=1", "--stdout"], folder=self.path, data=listed).stdout
+
+    def restore(self, pack: Path, commits: Sequence[str]) -> None:
+        """Take in a pack made by `snapshot`; its commits have no parents here. Raises GitError, OSError."""
+        with effect("mirror.pin"):
+            (self.path / "shallow").write_text("".join(f"{commit}\n" for commit in commits), encoding="ascii")
+            _git(["index-pack", "--stdin"], folder=self.path, data=pack.read_bytes())
+            for commit in commits:
+                _git(["update-ref", f"refs/outerloop/archive/{commit}", commit], folder=self.path)

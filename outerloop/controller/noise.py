@@ -193,7 +193,12 @@ class SeriesRunner:
     def _planned(self) -> list[Planned]:
         mirror = Mirror(self.context.root.mirror(self.series.request.target))
         planned = planned_work(
-            self.context, mirror, self.series.contract, self.series.request, self.series.round_, self.series.measures
+            self.context.root,
+            mirror,
+            self.series.contract,
+            self.series.request,
+            self.series.round_,
+            self.series.measures,
         )
         first = {item.work.digest: item for item in reversed(planned)}
         return [item for item in planned if first[item.work.digest] is item]

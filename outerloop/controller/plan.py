@@ -34,7 +34,7 @@ from outerloop.controller.work import Work, environment_work, measure_work
 from outerloop.dispatch.context import Context
 from outerloop.record.models import Attempt, Measure, Slot
 from outerloop.record.store import LeaseHandle
-from outerloop.slots import Result
+from outerloop.slots import Result, StateRoot
 
 __all__ = [
     "ENVIRONMENT_ROLES",
@@ -220,7 +220,7 @@ class Planned:
 
 
 def planned_work(
-    context: Context,
+    root: StateRoot,
     mirror: Mirror,
     contract: Contract,
     request: ClimbRequest,
@@ -247,7 +247,7 @@ def planned_work(
             base_tree=round_.base_tree,
             mirror=str(mirror.path),
             environment=environment,
-            environment_slot=str(context.root.slot(environment.digest)) if environment else "",
+            environment_slot=str(root.slot(environment.digest)) if environment else "",
         )
         planned.append(Planned(measure.role, measure, work))
     return planned
