@@ -20,16 +20,24 @@ NO_ANSWER_TEXT = "the queue did not answer; nothing was concluded from that, the
 @click.option("--loop", type=float, metavar="SECONDS", help="Go on, with so many seconds between sweeps.")
 @click.option("--dry-run", is_flag=True, help="Say what a tick would do; change nothing.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only what went wrong (for cron).")
+@click.option(
+    "--metrics",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.prom",
+    help="Write gauges for node_exporter's textfile collector after each sweep.",
+)
 @json_option
-def tick(loop: float | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
+def tick(loop: float | None, dry_run: bool, quiet: bool, metrics: Path | None, as_json: bool) -> None:
+    if metrics is not None:
+        _check_metrics(metrics, dry_run)
     if loop is None:
-        code = _tick_once(dry_run=dry_run, quiet=quiet, as_json=as_json)
+        code = _tick_once(dry_run=dry_run, quiet=quiet, metrics=metrics, as_json=as_json)
         click.get_current_context().exit(int(code))
     if loop <= 0:
         raise CliError(f"--loop {loop:g}: the pause must be more than 0 seconds")
     while True:
         try:
-            _tick_once(dry_run=dry_run, quiet=quiet, as_json=as_json)
+            _tick_once(dry_run=dry_run, quiet=quiet, metrics=metrics, as_json=as_json)
         except CliError as error:
             if error.exit_code not in {ExitCode.RECORD_UNAVAILABLE, ExitCode.NO_CLUSTER, ExitCode.NO_SPACE}:
                 raise
@@ -37,12 +45,30 @@ def tick(loop: float | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
         time.sleep(loop)
 
 
-def _tick_once(*, dry_run: bool, quiet: bool, as_json: bool) -> ExitCode:
+def _check_metrics(path: Path, dry_run: bool) -> None:
+    """What can be known before the tick is said before the tick."""
+    if dry_run:
+        raise CliError("--metrics tells of a sweep; with --dry-run there is none")
+    if path.suffix != ".prom":
+        raise CliError(f"--metrics {path}: node_exporter reads only files that end in .prom")
+    if not path.parent.is_dir():
+        raise CliError(f"--metrics {path}: there is no folder {path.parent}")
+    from importlib.util import find_spec
+
+    if find_spec("prometheus_client") is None:
+        raise CliError("--metrics needs prometheus-client: pip install 'outerloop-slurm[metrics]'")
+
+
+def _tick_once(*, dry_run: bool, quiet: bool, metrics: Path | None, as_json: bool) -> ExitCode:
     from outerloop.controller.tick import dry_tick
     from outerloop.controller.tick import tick as sweep
 
     with opened() as deployment:
         report = dry_tick(deployment) if dry_run else sweep(deployment)
+        if metrics is not None and report.ran:
+            from outerloop.controller.metrics import record_metrics
+
+            record_metrics(deployment.record, report, metrics)
     if as_json:
         emit_json(
             {
