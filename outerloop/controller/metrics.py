@@ -1,4 +1,4 @@
-"""What a tick tells a monitoring system: one file in the Prometheus text format, for node_exporter's textfile collector.
+"""What a tick tells a monitoring system: a file in the Prometheus text format, for node_exporter's textfile collector.
 
 Covered: gauges of runs, jobs, verdicts and of the tick itself, written whole or not at all. Not covered: serving them,
 alert rules (docs/how-to/watch.md shows some). When no tick succeeds the file stays as it was, so alert on the age of

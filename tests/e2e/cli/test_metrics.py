@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from pathlib import Path
@@ -60,4 +59,4 @@ def test_a_tick_writes_it_and_a_bad_name_is_told_before_the_tick(
     blocked = tmp_path / "folder.prom"
     blocked.mkdir()
     outerloop("tick", "--metrics", str(blocked), code=2)
-    assert path.read_text() == before and os.listdir(blocked) == []
+    assert path.read_text() == before and list(blocked.iterdir()) == []
