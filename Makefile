@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 VENV  := .venv
 BIN   := $(VENV)/bin
-.PHONY: help venv demo demo-slurm test test-fast lint types imports check bench docs-reference clean
+.PHONY: help venv demo demo-slurm test test-fast test-slurm test-pyslurm lint types imports check bench docs-reference clean
 
 help:                       ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,6 +28,21 @@ test: venv                  ## everything, on a real Slurm and a real Postgres
 
 test-fast: venv             ## unit and property tests only
 	$(BIN)/python -m pytest tests/unit tests/property
+
+# SUITE is a Debian suite: bookworm 22.05, trixie 24.11, forky 26.05. Nothing is installed: get-slurm.sh unpacks.
+SUITE ?= trixie
+test-slurm: export OUTERLOOP_DEV_PREFIX ?= $(CURDIR)/.slurm/$(SUITE)
+test-slurm: venv            ## the tests on a real Slurm, of another release: make test-slurm SUITE=forky
+	bash slurm/devcluster/get-slurm.sh $(SUITE) "$$OUTERLOOP_DEV_PREFIX"
+	OUTERLOOP_REQUIRE_SLURM=1 $(BIN)/python -m pytest tests/slurm
+
+# On a machine with Slurm 25.11 and the extra: make test-pyslurm SLURM=/opt/slurm
+SLURM ?= /usr
+test-pyslurm: export OUTERLOOP_DEV_SLURM ?= $(SLURM)
+test-pyslurm: venv          ## the tests of the pyslurm backend, on the real library (needs Slurm 25.11)
+	$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("pyslurm") is None)' || \
+	  SLURM_LIB_DIR=$(SLURM)/lib SLURM_INCLUDE_DIR=$(SLURM)/include $(BIN)/python -m pip install '.[slurm]'
+	OUTERLOOP_TEST_PYSLURM=1 OUTERLOOP_REQUIRE_SLURM=1 $(BIN)/python -m pytest tests/slurm/test_backend_contract.py
 
 lint: venv                  ## style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python docs/generate_cli.py --check

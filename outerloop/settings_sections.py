@@ -169,7 +169,11 @@ class SlurmSettings(_Section):
         default="auto", description="Whether sacct is asked. auto: unless the site turned out to have none."
     )
     api: Literal["auto", "cli", "pyslurm"] = Field(
-        default="auto", description="Command line or pyslurm. auto: pyslurm where it loads and fits the cluster."
+        default="auto",
+        description="Command line or pyslurm. auto: pyslurm where it loads and fits the cluster, for many requests.",
+    )
+    pyslurm_path: OptionalPath = Field(
+        default=None, description="Folder with the site's pyslurm, where outerloop's own environment has none."
     )
     submit_from_jobs: Literal["auto", "yes", "no"] = Field(
         default="auto", description="Whether compute nodes may run sbatch and reach the record (wake jobs need both)."

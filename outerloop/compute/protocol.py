@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 __all__ = [
     "Accepted",
@@ -21,6 +21,7 @@ __all__ = [
     "JobState",
     "Lane",
     "Listing",
+    "LooksUp",
     "NoAnswer",
     "Refused",
     "SiteLimits",
@@ -209,6 +210,13 @@ class SiteLimits:
     preempt_mode: str = ""
     accounting: bool | None = None
     partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@runtime_checkable
+class LooksUp(Protocol):
+    """A backend that can be asked about one job, for less than a listing costs."""
+
+    def look_up(self, job_id: str) -> JobRow | NoAnswer | None: ...
 
 
 class Compute(Protocol):

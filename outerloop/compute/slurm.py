@@ -1,7 +1,7 @@
 """Slurm through its command line: works with every release from 22.05 on.
 
 Covered: submit with its three outcomes, of jobs and of arrays, one listing, one history, cancel, limits. Not covered:
-pyslurm (slurm_api.py comes beside this file, same protocol, same contract tests), when to ask, what an answer changes.
+pyslurm (slurm_api.py, same protocol, same contract tests), when to ask, what an answer changes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from outerloop.compute.argv import MAX_SCRIPT_BYTES, ArrayRange, check_job, sbatch_argv
 from outerloop.compute.jobids import array_id, expand_ids, fold_tasks, is_job_id
@@ -35,7 +36,7 @@ from outerloop.compute.reasons import classify_refusal
 from outerloop.compute.states import parse_state
 from outerloop.compute.tools import ToolEnd, ToolResult, clean_environment, run_tool
 
-__all__ = ["TOOLS", "SlurmCli", "find_tools"]
+__all__ = ["TOOLS", "SlurmCli", "find_tools", "make_durable_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,9 @@ _SEPARATOR = "|"
 _ROW = "row|"
 _SQUEUE_ROW = re.compile(re.escape(_ROW))
 _SACCT_ROW = re.compile(r"\d[\d_+\[\],:%-]*\|", re.ASCII)
+_SCONTROL_ROW = re.compile(r"JobId=\d", re.ASCII)
+# The name, which may hold anything, stands before this word, and everything that is read after it.
+_SCONTROL_AFTER_NAME = " UserId="
 _SQUEUE_FIELDS = ("%i", "%T", "%V", "%S", "%e", "%N", "%r", "%j")
 _SACCT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "JobName")
 
@@ -102,11 +106,13 @@ class SlurmCli:
         query_timeout: float = QUERY_TIMEOUT_SECONDS,
         max_script_bytes: int = MAX_SCRIPT_BYTES,
         environ: Mapping[str, str] | None = None,
+        accounting: Literal["auto", "on", "off"] = "auto",
     ) -> None:
         """`tools` (name -> absolute path) wins over `bin_dir`; without both, PATH is searched now.
 
         `slurm_conf` is handed on as SLURM_CONF. `user` is whose jobs are listed, by default the caller's.
-        Timeouts are seconds per call. Raises ValueError for a tool path that is not absolute.
+        Timeouts are seconds per call. `accounting`: off never asks sacct; on takes "there is none" for an outage.
+        Raises ValueError for a tool path that is not absolute.
         """
         paths = dict(tools or {})
         if bin_dir is not None:
@@ -118,13 +124,16 @@ class SlurmCli:
             if not path.is_absolute():
                 raise ValueError(f"the path of {name}, {str(path)!r}, is not absolute")
         self._tools = paths
-        self._slurm_conf = slurm_conf
+        self.slurm_conf = slurm_conf
         self._user = user
-        self._submit_timeout = submit_timeout
-        self._query_timeout = query_timeout
-        self._max_script_bytes = max_script_bytes
+        self.submit_timeout = submit_timeout
+        self.query_timeout = query_timeout
+        self.max_script_bytes = max_script_bytes
         self._environ = environ
-        self._without_accounting: str | None = None
+        self._insists_on_accounting = accounting == "on"
+        self._without_accounting: str | None = (
+            'the settings say slurm.accounting = "off"' if accounting == "off" else None
+        )
 
     # ---------------------------------------------------------------------------------------------- submit
 
@@ -137,17 +146,17 @@ class SlurmCli:
         return self._submit(job, ArrayRange(count, throttle))
 
     def _submit(self, job: JobSpec, tasks: ArrayRange | None) -> SubmitOutcome:
-        refused = check_job(job, tasks, max_script_bytes=self._max_script_bytes)
+        refused = check_job(job, tasks, max_script_bytes=self.max_script_bytes)
         if refused:
             return refused
         sbatch = self._tools.get("sbatch")
         if sbatch is None:
             return Refused("TOOL_MISSING", When.CONFIG, "no path of sbatch is configured")
         try:
-            _make_durable_folder(job.log.parent)
+            make_durable_folder(job.log.parent)
         except OSError as error:
             return Refused("LogFolder", When.LATER, f"{job.log.parent}: {error.strerror}")
-        result = run_tool(sbatch_argv(sbatch, job, tasks), timeout=self._submit_timeout, env=self._environment(job.env))
+        result = run_tool(sbatch_argv(sbatch, job, tasks), timeout=self.submit_timeout, env=self.environment(job.env))
         return _read_submission(result)
 
     # ------------------------------------------------------------------------------------------- questions
@@ -221,6 +230,25 @@ class SlurmCli:
             ]
         return History(tuple(rows))
 
+    def look_up(self, job_id: str) -> JobRow | NoAnswer | None:
+        """One job as the controller knows it, with its true exit code; None when it does not know it (any more)."""
+        if not is_job_id(job_id):
+            return None
+        result = self._ask("scontrol", ["-o", "show", "job", job_id])
+        if result.end is ToolEnd.EXITED and result.rc and _NO_SUCH_JOB.search(result.stderr):
+            return None
+        trouble = _trouble("scontrol", result)
+        if trouble:
+            return trouble
+        for line in _rows(result.stdout, _SCONTROL_ROW):
+            try:
+                found = next((row for row in _scontrol_row(line) if row.job_id == job_id), None)
+            except ValueError as error:
+                return NoAnswer(f"scontrol shows a job that we cannot read ({error}): {line[:200]!r}")
+            if found is not None:
+                return found
+        return None
+
     def limits(self) -> SiteLimits | NoAnswer:
         """What `scontrol show config` and `show partition` say. Partitions carry Slurm's own keys and spellings."""
         config = self._ask("scontrol", ["show", "config"])
@@ -258,18 +286,21 @@ class SlurmCli:
 
     # --------------------------------------------------------------------------------------------- helpers
 
-    def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What Slurm's tools are given, and with sbatch's --export=ALL the job; `extra` has been checked."""
         source = os.environ if self._environ is None else self._environ
-        conf = {"SLURM_CONF": str(self._slurm_conf)} if self._slurm_conf else {}
-        return clean_environment(source, {**extra, **conf})
+        conf = {"SLURM_CONF": str(self.slurm_conf)} if self.slurm_conf else {}
+        return clean_environment(source, {**(extra or {}), **conf})
 
     def _ask(self, tool: str, arguments: list[str]) -> ToolResult:
         path = self._tools.get(tool)
         if path is None:
             return ToolResult(ToolEnd.MISSING, None, "", f"no path of {tool} is configured", 0.0)
-        return run_tool([str(path), *arguments], timeout=self._query_timeout, env=self._environment(_QUERY_ENVIRONMENT))
+        return run_tool([str(path), *arguments], timeout=self.query_timeout, env=self.environment(_QUERY_ENVIRONMENT))
 
-    def _no_accounting(self, why: str) -> Unavailable:
+    def _no_accounting(self, why: str) -> Unavailable | NoAnswer:
+        if self._insists_on_accounting:
+            return NoAnswer(f"sacct: {why}")
         if self._without_accounting is None:
             log.warning("no accounting here (%s): the queue and the slots have to do", why)
         self._without_accounting = why
@@ -378,6 +409,38 @@ def _sacct_row(line: str) -> list[JobRow]:
     ]
 
 
+def _scontrol_row(line: str) -> list[JobRow]:
+    before, separator, after = line.rpartition(_SCONTROL_AFTER_NAME)
+    if not separator:
+        raise ValueError("it has no UserId")
+    first, _, name = before.partition(" JobName=")
+    ids = dict(word.partition("=")[::2] for word in first.split())
+    said = dict(word.partition("=")[::2] for word in reversed(after.split()))
+    reason = re.search(r" Reason=(.*?) Dependency=", after)
+    seen = parse_state(said["JobState"])
+    code, signal = _exits(said.get("ExitCode", ""))
+    # A pending array is one job with a list of tasks.
+    array, tasks = ids.get("ArrayJobId", ""), ids.get("ArrayTaskId", "")
+    printed = ids["JobId"] if not array else f"{array}_{tasks}" if tasks.isdigit() else f"{array}_[{tasks}]"
+    return [
+        JobRow(
+            job_id=job_id,
+            name=name,
+            state=seen.state,
+            reason=reason.group(1) if reason and reason.group(1) != "None" else "",
+            exit_code=code if seen.state.final else None,
+            signal=signal if seen.state.final else None,
+            restarts=int(said.get("Restarts", 0)),
+            node="" if said.get("NodeList", "").startswith("(null") else said.get("NodeList", ""),
+            submitted=_instant(said.get("SubmitTime", "")),
+            started=_instant(said.get("StartTime", "")),
+            ended=_instant(said.get("EndTime", "")) if seen.state.final else None,
+            raw_state=said["JobState"],
+        )
+        for job_id in expand_ids(printed)
+    ]
+
+
 def _exits(text: str) -> tuple[int | None, int | None]:
     """(exit code, signal) of sacct's "1:0"; no signal is None."""
     if not text:
@@ -422,7 +485,7 @@ def _leading_int(text: str | None) -> int | None:
     return int(match.group(0)) if match else None
 
 
-def _make_durable_folder(folder: Path) -> None:
+def make_durable_folder(folder: Path) -> None:
     """Make a folder and flush it, so that a node that lists it sees it."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -82,13 +82,21 @@ def open_compute(settings: Settings, root: StateRoot) -> Compute:
     from outerloop.compute.slurm import SlurmCli
 
     slurm = settings.slurm
-    return SlurmCli(
+    cli = SlurmCli(
         bin_dir=slurm.bin_dir,
         slurm_conf=slurm.conf,
         user=slurm.user,
         submit_timeout=slurm.sbatch_timeout_seconds,
         query_timeout=slurm.query_timeout_seconds,
+        accounting=slurm.accounting,
     )
+    if slurm.api == "cli":
+        return cli
+    from outerloop.compute.slurm_api import WARM_UP_CALLS, SlurmApi, pyslurm_installed
+
+    if slurm.api == "auto" and not pyslurm_installed(slurm.pyslurm_path):
+        return cli
+    return SlurmApi(cli, path=slurm.pyslurm_path, warm_up=WARM_UP_CALLS if slurm.api == "auto" else 0)
 
 
 def database_url(settings: Settings, root: StateRoot, *, start: bool = True) -> str:

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Unpack the Slurm of another Debian suite beside this machine's own, to test against several releases.
 #
-#   get-slurm.sh SUITE DIR        (bookworm 22.05, trixie 24.11; forky is newer still)
+#   get-slurm.sh SUITE DIR        (bookworm 22.05, trixie 24.11, forky 26.05)
 #   OUTERLOOP_DEV_PREFIX=DIR up.sh
 #
 # Needs Debian's apt and dpkg-deb; neither root nor a container: apt resolves and downloads into a state folder

@@ -12,6 +12,7 @@
 #   OUTERLOOP_DEV_ACCOUNTING     none | dbd                             (none)
 #   OUTERLOOP_DEV_PORT           first TCP port wanted; the next free block is taken when it is in use
 #   OUTERLOOP_DEV_PREFIX         a folder made by get-slurm.sh          (this machine's own Slurm)
+#   OUTERLOOP_DEV_SLURM          a Slurm that was built and installed here, with bin and sbin, such as /opt/slurm
 #   OUTERLOOP_DEV_CLEAN          1: slurmctld forgets its saved state
 #   OUTERLOOP_DEV_MIN_JOB_AGE, _KILL_WAIT, _SLURMD_TIMEOUT, _MESSAGE_TIMEOUT, _CRED_EXPIRE, _GRACE   seconds
 #                                (300, 3, 10, 10, 10, 0)
@@ -30,6 +31,7 @@ GPUS=${OUTERLOOP_DEV_GPUS:-4}
 GPU_NODES=${OUTERLOOP_DEV_GPU_NODES:-$((NODES < 2 ? NODES : 2))}
 ACCOUNTING=${OUTERLOOP_DEV_ACCOUNTING:-none}
 PREFIX=${OUTERLOOP_DEV_PREFIX:-}
+INSTALLED=${OUTERLOOP_DEV_SLURM:-}
 MAX_NODES=48       # a port block holds 64: 0..2 for slurmctld, slurmdbd and MariaDB, 11.. for the nodes
 BLOCK=64
 FIRST_PORT=17000   # below Linux's ephemeral range (32768..60999), so no client's socket takes a port of ours
@@ -68,7 +70,7 @@ program() {
   if [ -z "$PREFIX" ]; then
     # PATH may hold the wrappers of this or of another cluster: a wrapper around a wrapper would talk to that
     # one, around itself for ever to nobody.
-    for candidate in $(PATH=$PATH:/usr/sbin:/sbin type -aP "$1"); do
+    for candidate in $(PATH=${INSTALLED:+$INSTALLED/bin:$INSTALLED/sbin:}$PATH:/usr/sbin:/sbin type -aP "$1"); do
       if ! grep -qsxF "$WRAPPER_MARK" "$candidate"; then
         echo "$candidate"
         return
@@ -267,7 +269,10 @@ CONFIG
   mv -f "$CONF.new" "$CONF"
   # Releases from 24.05 on look for cgroups unless told not to; 22.05 does not know the word.
   rm -f "$DIR/etc/cgroup.conf"
-  [ -z "$PREFIX" ] || echo "CgroupPlugin=disabled" >"$DIR/etc/cgroup.conf"
+  case $("$DIR/bin/slurmd" -V) in
+  'slurm-wlm 22.'* | 'slurm 22.'* | *' 21.'* | *' 20.'*) ;;
+  *) echo "CgroupPlugin=disabled" >"$DIR/etc/cgroup.conf" ;;
+  esac
 }
 
 alive slurmctld || write_config

@@ -23,8 +23,8 @@ _START_SECONDS = 180
 _STOP_SECONDS = 60
 _POLL_SECONDS = 0.03
 
-# OUTERLOOP_DEV_PREFIX runs the whole folder of tests against another release (see get-slurm.sh).
-_CLEAN = ("HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "OUTERLOOP_DEV_PREFIX")
+# OUTERLOOP_DEV_PREFIX (see get-slurm.sh) and OUTERLOOP_DEV_SLURM run the whole folder of tests against another release.
+_CLEAN = ("HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "OUTERLOOP_DEV_PREFIX", "OUTERLOOP_DEV_SLURM")
 
 
 class ClusterError(RuntimeError):

@@ -1,7 +1,12 @@
-"""Attacks the Slurm backend on a real cluster: the contract that every backend keeps."""
+"""Attacks the Slurm backends on a real cluster: the contract that every backend keeps.
+
+The pyslurm backend runs on a stand-in whose jobs really run on the cluster. With OUTERLOOP_TEST_PYSLURM set (`make
+test-pyslurm`, on a machine with Slurm 25.11 and pyslurm) the same tests run on the real library.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from outerloop.compute.protocol import JobSpec, Lane
+from outerloop.compute.protocol import Accepted, JobRow, JobSpec, JobState, Lane, LooksUp
 from outerloop.compute.slurm import SlurmCli
+from outerloop.compute.slurm_api import SlurmApi
 from tests.slurm.cluster import DevCluster
+from tests.standin import place
 from tests.unit.compute.contract import Bench, ComputeContract
 
 pytestmark = pytest.mark.slurm
@@ -25,12 +32,56 @@ class SlurmBench(Bench):
         return replace(made, lane=replace(made.lane, partition="gpu")) if made.gpus else made
 
 
-@pytest.fixture
-def bench(cluster: DevCluster, tmp_path: Path) -> Iterator[Bench]:
-    made = SlurmBench(SlurmCli(bin_dir=cluster.bin, slurm_conf=cluster.slurm_conf), tmp_path, lane=Lane("default"))
-    yield made
+@pytest.fixture(params=["cli", "pyslurm"])
+def bench(request: pytest.FixtureRequest, cluster: DevCluster, tmp_path: Path) -> Iterator[Bench]:
+    cli = SlurmCli(bin_dir=cluster.bin, slurm_conf=cluster.slurm_conf)
+    if request.param == "cli":
+        yield SlurmBench(cli, tmp_path, lane=Lane("default"))
+        cluster.cancel_all()
+        return
+    real = bool(os.environ.get("OUTERLOOP_TEST_PYSLURM"))
+    path = None if real else place(tmp_path / "library", bin=str(cluster.bin))
+    api = SlurmApi(cli, path=path, warm_up=0, cluster_version=None if real else "25.11.7")
+    assert api.why_not() == ""
+    yield SlurmBench(api, tmp_path, lane=Lane("default"))
+    why_not = api.why_not()
+    api.close()
     cluster.cancel_all()
+    assert why_not == "", "a request lost its process"
 
 
 class TestContract(ComputeContract):
     """The promises of every backend."""
+
+    def test_tasks_of_an_array_run_and_each_is_known_by_its_own_id(self, bench: Bench) -> None:
+        mark = bench.folder / "ran"
+        job = bench.job("tasks", f"echo $SLURM_ARRAY_TASK_ID >> {mark}")
+        outcome = bench.compute.submit_array(job, 3, 2)
+        assert isinstance(outcome, Accepted), outcome
+        for task in range(3):
+            bench.until_state(f"{outcome.job_id}_{task}", JobState.COMPLETED)
+        assert sorted(mark.read_text().split()) == ["0", "1", "2"]
+        assert sorted(path.name for path in job.log.parent.iterdir()) == ["slurm.log.0", "slurm.log.1", "slurm.log.2"]
+
+    def test_one_job_is_looked_up_with_its_true_exit_code(self, bench: Bench) -> None:
+        assert isinstance(bench.compute, LooksUp)
+        codes = {bench.submit(bench.job(f"coded-{code}", f"exit {code}")): code for code in (0, 7, 128, 137, 255)}
+        for job_id, code in codes.items():
+            bench.until_state(job_id, JobState.FAILED if code else JobState.COMPLETED)
+            row, listed = bench.compute.look_up(job_id), bench.row(job_id)
+            assert isinstance(row, JobRow) and listed is not None
+            assert (row.job_id, row.name, row.exit_code, row.signal) == (job_id, f"coded-{code}", code, None)
+            assert (row.state, row.reason, row.node) == (listed.state, listed.reason, listed.node)
+            assert (row.submitted, row.started, row.ended) == (listed.submitted, listed.started, listed.ended)
+        assert bench.compute.look_up("60000003") is None
+
+    def test_the_jobs_umask_and_name_are_those_of_the_submitter(self, bench: Bench) -> None:
+        before = os.umask(0o027)
+        try:
+            job = bench.job("masked", "umask; echo $SLURM_JOB_NAME; echo $SLURM_SUBMIT_DIR")
+            job_id = bench.submit(job)
+        finally:
+            os.umask(before)
+        bench.until_state(job_id, JobState.COMPLETED)
+        bench.until(lambda: job.log.read_text().count("\n") == 3, "the log")
+        assert job.log.read_text() == f"0027\nmasked\n{Path.cwd()}\n"
