@@ -200,6 +200,9 @@ class LaneSettings(_Section):
         default="gpus-per-node", description="How this site wants GPUs to be asked for."
     )
     gpu_type: str = Field(default="", description="GPU type, as the site spells it, for work that names none.")
+    node_gpus: int = Field(
+        default=0, ge=0, description="GPUs of one node. Challenges may then name the lane as their flavor. 0: not said."
+    )
     memory_flag: Literal["mem", "mem-per-cpu", "none"] = Field(
         default="mem", description="The one form in which memory is asked for. none: the site refuses memory requests."
     )

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "db": ("outerloop.cli.db:db", "The record: its Postgres server and its tables."),
     "gc": ("outerloop.cli.operate:gc", "Move slots that no open run, champion or kept verdict needs to the trash."),
     "plan": ("outerloop.cli.plan:plan", "Which training strategy to run, and why every other one lost."),
+    "compose": ("outerloop.cli.compose:compose", "Models, methods, suites and challenges, and how they combine."),
     "noise": (
         "outerloop.cli.noise:noise",
         "Measure the base of BENCHMARK many times; recommend a floor, a rule and pairs.",

@@ -61,6 +61,8 @@ _CODES: dict[tuple[str, str], ExitCode] = {
     ("outerloop.settings", "SettingsError"): ExitCode.BAD_INPUT,
     ("outerloop.contract", "UnknownBenchmarkError"): ExitCode.NOT_FOUND,
     ("outerloop.contract", "ContractError"): ExitCode.BAD_INPUT,
+    ("outerloop.compose.errors", "ComposeError"): ExitCode.BAD_INPUT,
+    ("outerloop.compose.errors", "UnknownIdError"): ExitCode.NOT_FOUND,
     ("outerloop.controller.git", "GitError"): ExitCode.BAD_INPUT,
     ("outerloop.climb.model", "RuleError"): ExitCode.BAD_INPUT,
     ("outerloop.record.server.errors", "DiskFullError"): ExitCode.NO_SPACE,

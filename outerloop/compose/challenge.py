@@ -1,0 +1,106 @@
+"""A challenge: the model, method and suites that are fixed, and by which rule an entry wins.
+
+Covered: `configs/challenges/<id>.toml` as an object, every problem with its line. Not covered: the decision itself
+(posttrain/decision.py).
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from outerloop.compose.errors import ComposeError, UnknownIdError
+from outerloop.compose.fragments import SHIPPED, fragment_path, unknown
+from outerloop.problems import Problem, render, translate
+from outerloop.toml_lines import read_toml
+
+__all__ = ["Challenge", "Decision", "challenge"]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Combination(_Table):
+    """What every entry shares."""
+
+    model: str = Field(description="Id of a model.")
+    method: str = Field(description="Id of a method.")
+    suites: tuple[str, ...] = Field(min_length=1, description="Ids of the suites that decide.")
+    reserve: tuple[str, ...] = Field(default=(), description="Ids of suites that are scored once, after a win.")
+
+    @field_validator("suites", "reserve", mode="before")
+    @classmethod
+    def _list(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+
+class Decision(_Table):
+    """The rule. The unit is the task: its score is the mean over trials and training seeds."""
+
+    alpha: Decimal = Field(default=Decimal("0.05"), gt=0, le=Decimal("0.5"), description="One-sided level.")
+    min_delta: Decimal = Field(default=Decimal(0), ge=0, le=1, description="Smallest gain of the mean task score.")
+    train_seeds: int = Field(default=3, ge=1, le=100, description="Trainings per entry.")
+    contamination_limit: Decimal = Field(
+        default=Decimal("0.01"), ge=0, le=1, description="Fraction of held-out tasks that the data may contain."
+    )
+    contamination_checks: int = Field(default=5, ge=1, description="Checks per submitter and week.")
+
+
+class Layout(_Table):
+    """Overrides of the model's `meta.serving`; what they mean is checked where they are used (serving.py)."""
+
+    flavor: str | None = None
+    vllm_gpus: str | None = None
+    tensor_parallel: int | None = None
+    trainer_gpus: str | None = None
+    mode: Literal["server", "colocate"] | None = None
+
+
+class Compute(_Table):
+    layout: Layout = Layout()
+
+
+class Challenge(_Table):
+    """One fragment. `open` challenges take entries."""
+
+    meta: dict[str, Any] = Field(default_factory=dict)
+    challenge: Combination
+    decision: Decision = Decision()
+    compute: Compute = Compute()
+
+    @property
+    def open(self) -> bool:
+        return bool(self.meta.get("status") == "active")
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """The keys that the challenge gives itself."""
+        return self.compute.layout.model_dump(exclude_none=True)
+
+
+def challenge(challenge_id: str, *, configs: Path = SHIPPED) -> Challenge:
+    """The challenge. Raises UnknownIdError, or ComposeError with a line per problem, each with file, line and key."""
+    sentence = unknown("challenges", challenge_id, configs=configs)
+    if sentence is not None:
+        raise UnknownIdError([sentence])
+    path = fragment_path("challenges", challenge_id, configs)
+    try:
+        parsed = read_toml(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ComposeError([f"{path}: not UTF-8 text: {error}"]) from None
+    problems = list(parsed.problems)
+    if parsed.complete:
+        try:
+            found = Challenge.model_validate(parsed.data)
+        except ValidationError as error:
+            for item in error.errors():
+                key, sentence = translate(item, Challenge)
+                problems.append(Problem(parsed.lines.line(key), key, sentence))
+        else:
+            if not problems:
+                return found
+    raise ComposeError(render(str(path), problems).split("\n"))
