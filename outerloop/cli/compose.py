@@ -117,9 +117,10 @@ def check(configs: Path | None, as_json: bool) -> None:
     with explained():
         from outerloop.compose import challenge, ids
         from outerloop.compose import check as check_all
+        from outerloop.posttrain.config import config_problems
 
         folder = _folder(configs)
-        problems = check_all(configs=folder, flavors=_flavors())
+        problems = check_all(configs=folder, flavors=_flavors(), pipeline=config_problems)
         counts = {kind: len(ids(kind, configs=folder)) for kind in KINDS}
         if as_json:
             emit_json({"ok": not problems, "folder": str(folder), "counts": counts, "problems": problems})

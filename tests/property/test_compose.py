@@ -32,7 +32,7 @@ tables = st.recursive(
 
 
 @given(tables)
-@settings(max_examples=100)
+@settings(max_examples=60, deadline=None)
 def test_rendered_toml_reads_back_as_it_was(config: dict[str, Any]) -> None:
     assert tomllib.loads(toml_text(config)) == config
 
@@ -61,7 +61,7 @@ lists = gpus.map(lambda indices: ", ".join(map(str, indices))) | st.sampled_from
     mode=st.sampled_from([None, "server", "colocate"]),
     flavor=st.sampled_from(["h200x8", "h200x4", "h200", "nosuch"]),
 )
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_layout_is_accepted_exactly_when_it_can_work(
     folder: Path, server: str, trainer: str, parallel: int, mode: str | None, flavor: str
 ) -> None:

@@ -1,0 +1,260 @@
+"""The configuration of one pipeline run, as a model: `outerloop compose render` writes it.
+
+Covered: every table, checked together, each problem with its line. Not covered: fragments (compose/), and whether
+files and models are there (the stages say so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from outerloop.posttrain.scorers import SCORERS, why_no_scorer
+from outerloop.problems import Problem, render, translate
+from outerloop.toml_lines import read_toml
+
+__all__ = ["Config", "ConfigError", "Engine", "Suite", "config_problems", "parse_config"]
+
+Engine = Literal["transformers", "vllm"]
+"""transformers: generation inside the process, reproducible on one machine. vllm: a server."""
+
+
+class ConfigError(ValueError):
+    """A configuration that can't run. `problems` holds a line for each reason."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(problems))
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(_Table):
+    """What is trained: `builtin:NAME`, `file:/FOLDER`, or a hub id at a 40-hex revision."""
+
+    id: str = Field(min_length=1)
+    revision: str = Field(min_length=1)
+
+
+class TrainData(_Table):
+    """The submission. Without repo_id, `path` is a file, relative to the configuration's folder."""
+
+    path: str = Field(min_length=1)
+    repo_id: str | None = None
+    revision: str | None = None
+
+
+class Suite(_Table):
+    """One held-out suite. Fields of a row are found by name; a row without `id_field` is named by its number."""
+
+    name: str = "eval"
+    repo_id: str
+    revision: str
+    path: str
+    task_list: str
+    id_field: str = "id"
+    prompt_field: str = "prompt"
+    answer_field: str = "answer"
+    answer_pattern: str | None = Field(default=None, description="Regular expression whose group 1 is the answer.")
+    instruction: str | None = Field(default=None, description="Goes below every prompt.")
+    scorer: str = "exact"
+
+    @model_validator(mode="after")
+    def _known(self) -> Suite:
+        why = why_no_scorer(self.scorer)
+        if why:
+            raise ValueError(f"scorer: {why}")
+        return self
+
+
+class Runtime(_Table):
+    """What all stages share. dtype follows from `weights`: the design's table, which the planner uses too."""
+
+    weights: Literal["full", "lora", "qlora"] = "full"
+    lora_r: int = Field(default=16, ge=1)
+    lora_alpha: int = Field(default=32, ge=1)
+    max_length: int = Field(default=1024, ge=2, description="Tokens of a training row.")
+    max_completion_length: int = Field(default=256, ge=1, description="Tokens that are generated at most.")
+    gradient_checkpointing: bool = False
+    isolation: Literal["none", "bwrap"] = Field(default="none", description="Sandbox around code that is run to score.")
+
+
+class _Training(_Table):
+    max_steps: int = Field(ge=1)
+    per_device_train_batch_size: int = Field(default=8, ge=1)
+    gradient_accumulation_steps: int = Field(default=1, ge=1)
+    learning_rate: float = Field(gt=0)
+    lr_scheduler_type: str = "linear"
+    warmup_steps: int = Field(default=0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    save_steps: int = Field(default=50, ge=1, description="Optimizer steps between checkpoints.")
+
+
+class Sft(_Training):
+    packing: bool = False
+    completion_only_loss: bool = True
+
+
+class Dpo(_Training):
+    beta: float = Field(default=0.1, gt=0)
+
+
+class Grpo(_Training):
+    engine: Engine = "transformers"
+    num_generations: int = Field(default=8, ge=2)
+    generation_batch_size: int = Field(ge=2, description="Completions that are generated together.")
+    num_iterations: int = Field(default=1, ge=1, description="Passes over each generated batch.")
+    beta: float = Field(default=0.0, ge=0)
+    temperature: float = Field(default=1.0, gt=0)
+    loss_type: str = "dapo"
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    rewards: tuple[str, ...] = Field(min_length=1, strict=False)
+
+    @property
+    def steps_per_boundary(self) -> int:
+        """Optimizer steps from one generation to the next; a checkpoint in between could not be resumed bit-equal.
+
+        steps_per_generation × num_iterations / accumulation, in trl's words.
+        """
+        micro = self.generation_batch_size // self.per_device_train_batch_size
+        return max(1, micro * self.num_iterations // self.gradient_accumulation_steps)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Grpo:
+        problems = []
+        for name in self.rewards:
+            why = why_no_scorer(name)
+            if why:
+                problems.append(f"rewards: {why}")
+        if self.generation_batch_size % self.num_generations:
+            problems.append(
+                f"generation_batch_size = {self.generation_batch_size} is no multiple of"
+                f" num_generations = {self.num_generations}"
+            )
+        if self.generation_batch_size % self.per_device_train_batch_size:
+            problems.append(
+                f"generation_batch_size = {self.generation_batch_size} is no multiple of"
+                f" per_device_train_batch_size = {self.per_device_train_batch_size}"
+            )
+        else:
+            micro = self.generation_batch_size // self.per_device_train_batch_size * self.num_iterations
+            if micro % self.gradient_accumulation_steps and self.gradient_accumulation_steps % micro:
+                problems.append(
+                    f"gradient_accumulation_steps = {self.gradient_accumulation_steps} and the {micro} micro-batches"
+                    " of a generation do not divide each other"
+                )
+            elif self.save_steps % self.steps_per_boundary:
+                problems.append(
+                    f"save_steps = {self.save_steps} is no multiple of {self.steps_per_boundary}, the steps between"
+                    " two generations: a checkpoint in between could not be resumed exactly"
+                )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+class Evaluation(_Table):
+    engine: Engine = "transformers"
+    trials: int = Field(default=1, ge=1, le=1000)
+    temperature: float = Field(default=0.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    batch_size: int = Field(default=32, ge=1)
+
+
+class Harness(_Table):
+    agent_timeout_sec: float | None = Field(default=None, gt=0, description="An agent that takes longer is wrong.")
+    max_infra_error_fraction: float = Field(default=0.1, ge=0, le=1)
+    retries: int = Field(default=2, ge=0, le=10, description="Tries of a trial that infrastructure ended, besides one.")
+
+
+class Tracking(_Table):
+    project: str = ""
+    report_to: tuple[str, ...] = Field(default=(), strict=False, description="trl's reporters; none by default.")
+
+
+class Output(_Table):
+    root: str = "../../runs"
+
+
+class Config(_Table):
+    """The whole configuration."""
+
+    model: Model
+    train_dataset: TrainData
+    eval_dataset: Suite | None = None
+    eval_suites: tuple[Suite, ...] = ()
+    runtime: Runtime = Runtime()
+    sft: Sft | None = None
+    grpo: Grpo | None = None
+    dpo: Dpo | None = None
+    evaluation: Evaluation = Evaluation()
+    harness: Harness = Harness()
+    tracking: Tracking = Tracking()
+    output: Output = Output()
+
+    @property
+    def suites(self) -> tuple[Suite, ...]:
+        """The held-out suites, one or several."""
+        return (self.eval_dataset,) if self.eval_dataset is not None else self.eval_suites
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The training stages in the order in which they run."""
+        return tuple(name for name in ("sft", "dpo", "grpo") if getattr(self, name) is not None)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Config:
+        problems = []
+        if not self.stages:
+            problems.append("nothing is trained: give [sft], [dpo] or [grpo]")
+        if (self.eval_dataset is None) == (not self.eval_suites):
+            problems.append("give either [eval_dataset] or [[eval_suites]]")
+        names = [suite.name for suite in self.suites]
+        if len(set(names)) != len(names):
+            problems.append("two suites have one name")
+        runs_code = [suite.name for suite in self.suites if SCORERS.get(suite.scorer) == "code"]
+        runs_code += [name for name in (self.grpo.rewards if self.grpo else ()) if SCORERS.get(name) == "code"]
+        if runs_code and self.runtime.isolation == "none":
+            problems.append(
+                f"{', '.join(runs_code)} runs code that was submitted or generated: that needs a sandbox,"
+                ' runtime.isolation = "bwrap"'
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+def config_problems(config: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a composed configuration; the shape that `outerloop compose check` asks for."""
+    try:
+        Config.model_validate(config)
+    except ValidationError as error:
+        found = [translate(item, Config) for item in error.errors()]
+        return [Problem(0, key, message).text("the composed configuration") for key, message in found]
+    return []
+
+
+def parse_config(path: Path) -> Config:
+    """The configuration in a file. Raises ConfigError with a line per problem: file, line, key; OSError."""
+    try:
+        parsed = read_toml(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: not UTF-8 text ({error.reason} at byte {error.start})"]) from None
+    problems = list(parsed.problems)
+    if parsed.complete:
+        try:
+            found = Config.model_validate(parsed.data)
+        except ValidationError as error:
+            for item in error.errors():
+                key, message = translate(item, Config)
+                problems.append(Problem(parsed.lines.line(key), key, message))
+        else:
+            if not problems:
+                return found
+    raise ConfigError(render(str(path), problems).split("\n"))
