@@ -116,7 +116,11 @@ class CampaignConfig(BaseModel):
     compare: Literal["result", "decided"] = Field(default="result", description="Which counts are compared")
     min_coverage: float = Field(default=0.0, ge=0, le=1, description="Least decided share of every class")
     reject_objective: bool = Field(default=False, description="Rejections are an objective of their own")
-    objectives: tuple[Objective, ...] = Field(default=DEFAULT_OBJECTIVES, min_length=1)
+    objectives: tuple[Objective, ...] = Field(
+        default=DEFAULT_OBJECTIVES,
+        min_length=1,
+        description="Error counts that are compared, each with its denominator",
+    )
     no_eligible_exit_code: int = Field(default=3, ge=1, le=255, description="Exit code: no eligible checkpoint")
     no_eligible_marker: str = Field(default="no-eligible-checkpoint", min_length=1, description="... and its file")
 

@@ -22,9 +22,9 @@ class Resources(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     minutes: float = Field(default=60.0, gt=0, description="Walltime of the command, in minutes")
-    cpus: int = Field(default=1, ge=1)
+    cpus: int = Field(default=1, ge=1, description="CPUs per node")
     memory_gb: float = Field(default=4.0, gt=0, description="GiB")
-    gpus: int = Field(default=0, ge=0)
+    gpus: int = Field(default=0, ge=0, description="GPUs per node")
 
     @property
     def gpu_hours(self) -> float:

@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "outerloop.cli.noise:noise",
         "Measure the base of BENCHMARK many times; recommend a floor, a rule and pairs.",
     ),
+    "schema": ("outerloop.cli.schema:schema", "Print the JSON Schema of a file that people write, for editors."),
     "simulate": ("outerloop.cli.simulate:simulate", "How long would so many climbs take here, and which limit binds?"),
     "simulate-verdicts": (
         "outerloop.cli.simulate_verdicts:simulate_verdicts",
