@@ -230,13 +230,15 @@ class PackageEvent(_Event):
 class DispatchEvent(_Event):
     """A job was handed out, or somebody said what may be handed out.
 
-    `launched` carries the job as it was handed out, so that a restart asks for the very same work. `retry`
-    names in `target` what is tried again: "split", "teacher" or "package".
+    `launched` carries the job as it was handed out, so that a restart asks for the very same work, and in `setting`
+    the number of the submission whose tree and environment it runs in. `retry` names in `target` what is tried
+    again: "split", "teacher" or "package".
     """
 
     kind: Literal["dispatch"] = "dispatch"
     action: Literal["launched", "stop", "resume", "cancel", "advance", "retry", "candidates_rejected"]
     job: Job | None = None
+    setting: int = 0
     target: str = ""
     reason: str = ""
     digest: str = ""
@@ -304,8 +306,9 @@ def events_to_jsonl(events: Iterable[Event], *, times: bool = True) -> str:
     return "".join(lines)
 
 
-def events_from_jsonl(text: str, filename: str = "events.jsonl") -> list[Event]:
-    """The events of a JSON Lines text. Raises LedgerError with the line of the first bad or misplaced event."""
+def events_from_jsonl(text: str, filename: str = "events.jsonl", *, first: int = 1) -> list[Event]:
+    """The events of a JSON Lines text whose first has number `first`. Raises LedgerError with the line of the first
+    bad or misplaced event."""
     events: list[Event] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -313,10 +316,10 @@ def events_from_jsonl(text: str, filename: str = "events.jsonl") -> list[Event]:
         try:
             event = _ADAPTER.validate_json(line)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(step) for step in first["loc"])
-            raise LedgerError(f"{filename}:{number}: not an event: {place}: {first['msg']}") from None
-        if event.seq != len(events) + 1:
-            raise LedgerError(f"{filename}:{number}: event number {event.seq} where {len(events) + 1} was due")
+            problem = error.errors()[0]
+            place = ".".join(str(step) for step in problem["loc"])
+            raise LedgerError(f"{filename}:{number}: not an event: {place}: {problem['msg']}") from None
+        if event.seq != len(events) + first:
+            raise LedgerError(f"{filename}:{number}: event number {event.seq} where {len(events) + first} was due")
         events.append(event)
     return events

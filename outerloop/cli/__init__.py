@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("outerloop.cli.runs:logs", "What a measure of a run printed."),
     "verify": ("outerloop.cli.operate:verify", "Recompute a run's verdict from its slots alone and compare."),
     "archive": ("outerloop.cli.archive:archive", "Pack what a run's verdict rests on into one file for `verify`."),
+    "campaign": ("outerloop.cli.campaign:campaign", "Look at a campaign and say something to it."),
     "champions": ("outerloop.cli.runs:champions", "The best accepted candidates and how they came about."),
     "cancel": ("outerloop.cli.operate:cancel", "End a run; its jobs go too unless another run wants them."),
     "retry": (

@@ -1,7 +1,7 @@
 """`outerloop submit`: ask for a verdict.
 
-Covered: climbs. Not covered: trainings (submit_training.py), what is checked (controller.submit), measuring and
-deciding (controller.advance).
+Covered: climbs. Not covered: trainings and campaigns (submit_training.py, submit_campaign.py), what is checked
+(controller.submit), measuring and deciding (controller.advance).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import click
 
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode, require_writable
+from outerloop.cli.submit_campaign import campaign
 from outerloop.cli.submit_training import training
 from outerloop.cli.submitted import leave, report, wait_for_end
 
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from outerloop.controller.submit import Prepared
 
 
-@click.group(help="Ask for a verdict, or run a training.")
+@click.group(help="Ask for a verdict, run a training, begin a campaign.")
 def submit() -> None:
     pass
 
 
 submit.add_command(training)
+submit.add_command(campaign)
 
 
 @submit.command("climb", help="Measure a candidate against its base on BENCHMARK and decide.")

@@ -1,7 +1,7 @@
 """advance(run): take the lease, read what is there, submit what is missing, park or decide.
 
 Covered: the one entry behind submit, wake and tick, for every kind of run. Not covered: what a pass does (engine.py),
-what a kind of run needs and decides (climbs.py, trainings.py), which runs to advance (tick.py).
+what a kind of run needs and decides (climbs.py, trainings.py, campaigns.py), which runs to advance (tick.py).
 Killed at any instruction, the next call goes on from what is committed and on disk.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 
+from outerloop.controller.campaigns import Campaign
 from outerloop.controller.climbs import MOST_ROUNDS, Climb
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.engine import MOST_STEPS, Advanced, Again, Engine, Kind
@@ -20,7 +21,7 @@ from outerloop.record.store import Fenced, RecordUnavailable
 
 __all__ = ["KINDS", "MOST_ROUNDS", "Advanced", "advance"]
 
-KINDS: Mapping[str, Callable[[Engine, Run], Kind]] = {"climb": Climb, "training": Training}
+KINDS: Mapping[str, Callable[[Engine, Run], Kind]] = {"climb": Climb, "training": Training, "campaign": Campaign}
 """Kind of a run -> who answers for it."""
 
 

@@ -32,6 +32,8 @@ from typing import Any
 
 from outerloop import __version__
 from outerloop.climb import Verdict
+from outerloop.controller.campaign_request import CampaignRequest
+from outerloop.controller.campaign_slots import REPORT_NAME
 from outerloop.controller.evidence import Disk, OnDisk, read_run
 from outerloop.controller.git import GitError, Mirror
 from outerloop.controller.ledger import effective_cancel
@@ -148,8 +150,9 @@ def pack(context: OnDisk, run_id: str, target: Path, *, max_file_bytes: int = MA
 def _ending(disk: Disk) -> str | None:
     told = next((event.body["verdict"] for event in disk.events if event.kind == "verdict"), None)
     if told is not None:
-        # a training's ending is a sentence in itself, a climb's follows from its numbers
-        return str(told["sentence"]) if isinstance(disk.request, TrainingRequest) else _verdict(disk).sentence
+        # the ending of a training or campaign is a sentence in itself, a climb's follows from its numbers
+        own = isinstance(disk.request, TrainingRequest | CampaignRequest)
+        return str(told["sentence"]) if own else _verdict(disk).sentence
     return "cancelled" if effective_cancel(disk.events) is not None else None
 
 
@@ -176,11 +179,14 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _rebuildable(member: str) -> bool:
-    """state/slots/xx/<digest>/attempts/<n>/env, what was built; state/slots/xx/<digest>/state, of resumable work."""
+    """state/slots/xx/<digest>/attempts/<n>/env, what was built; state/slots/xx/<digest>/state, of resumable work, but
+    not the reports of a campaign's evaluator in it."""
     parts = PurePosixPath(member).parts
     if parts[1] != "slots":
         return False
-    return parts[4] == "state" or (len(parts) > 6 and parts[4] == "attempts" and parts[6] == "env")
+    if parts[4] == "state":
+        return not re.fullmatch(REPORT_NAME, parts[-1])
+    return len(parts) > 6 and parts[4] == "attempts" and parts[6] == "env"
 
 
 def _crowns(context: OnDisk, run_id: str) -> Iterator[Path]:

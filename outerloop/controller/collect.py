@@ -35,7 +35,7 @@ class Collected:
 
 def collect(deployment: Deployment, *, keep_days: float, dry_run: bool) -> Collected:
     """Trash what nothing needs. Kept: slots of runs that are open, that made a champion, or that ended less than
-    `keep_days` ago; slots with a live attempt; environments of kept slots."""
+    `keep_days` ago; all of campaigns; slots with a live attempt; environments of kept slots."""
     context = deployment.context
     record = context.record
     report = Collected()
@@ -46,6 +46,8 @@ def collect(deployment: Deployment, *, keep_days: float, dry_run: bool) -> Colle
             .where(
                 or_(
                     Run.state != "ended",
+                    # A campaign's checkpoints are what it was for; nobody can train them again.
+                    Run.kind == "campaign",
                     Run.ended_at > func.now() - timedelta(days=keep_days),
                     exists().where(Champion.run_id == Run.id, Champion.realm_id == Run.realm_id),
                 )

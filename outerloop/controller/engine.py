@@ -2,7 +2,7 @@
 
 Covered: the run's row and ledger under its lease, its slots, looking after jobs, submitting, parking, blocking, ending,
 and the loop that puts a kind's answers into effect. Not covered: which work a run needs and what it decides, which each
-kind answers for itself (climbs.py, trainings.py); the lease and which kind it is (advance.py).
+kind answers for itself (climbs.py, trainings.py, campaigns.py); the lease and which kind it is (advance.py).
 
 Killed at any instruction, the next pass goes on from what is committed and on disk.
 """
@@ -123,6 +123,8 @@ class Engine:
         self.submitted = 0
         self.submitted_now = 0
         self.notes: list[str] = []
+        self.idle: tuple[str, str] | None = None
+        """Reason word and sentence for a rest without jobs, where the kind knows better than we do."""
 
     # -- the pass
 
@@ -265,6 +267,8 @@ class Engine:
                 raise Again
             run.state = "waiting"
             run.state_reason, run.state_detail = _why_waiting(slots, attempts)
+            if self.idle is not None and not attempts:
+                run.state_reason, run.state_detail = self.idle
             run.due_at = due = self._due(now, slots, attempts)
             run.last_error = None
             run.updated_at = now

@@ -26,6 +26,9 @@ from outerloop.climb import (
     superseded_verdict,
 )
 from outerloop.contract import Contract
+from outerloop.controller.campaign_evidence import campaign_differences, campaign_on_disk
+from outerloop.controller.campaign_ledger import Books
+from outerloop.controller.campaign_request import CampaignRequest
 from outerloop.controller.git import Mirror
 from outerloop.controller.ledger import Ledger, LedgerEvent, effective_cancel
 from outerloop.controller.plan import Planned, Round, climb_plan, planned_work, read_contract, reading_of_slot
@@ -65,6 +68,8 @@ class Disk:
     planned: dict[int, list[Planned]] = field(default_factory=dict)
     """By round: every role whose measure follows from the readings, with its work."""
     readings: dict[int, dict[str, Reading]] = field(default_factory=dict)
+    books: Books | None = None
+    """A campaign's ledger, folded."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -90,6 +95,9 @@ def read_run(context: OnDisk, run_id: str) -> Disk:
     if isinstance(request, TrainingRequest):
         tasks = planned_tasks(request, mirror)
         disk.planned[0] = [item for item in tasks if context.slot(item.work.digest).spec() is not None]
+        return disk
+    if isinstance(request, CampaignRequest):
+        disk.books, disk.planned = campaign_on_disk(context.root, request, events)
         return disk
     for round_ in disk.rounds:
         disk.contract = read_contract(mirror, round_.base_commit)
@@ -188,6 +196,8 @@ def verify(
     disk = read_run(context, run_id)
     if isinstance(disk.request, TrainingRequest):
         return _verify_training(context, disk, recorded, record)
+    if isinstance(disk.request, CampaignRequest):
+        return _verify_campaign(context, disk, disk.request, recorded, record)
     ledger = disk.verdict
     cancelled = effective_cancel(disk.events)
     if ledger is None:
@@ -262,6 +272,27 @@ def _verify_training(
     if again != told:
         differences.append(f"the slots say: {said}")
     return Verified(run_id, not differences, str(told["sentence"]), said, tuple(differences))
+
+
+def _verify_campaign(
+    context: OnDisk,
+    disk: Disk,
+    request: CampaignRequest,
+    recorded: Mapping[str, object] | None,
+    record: Record | None,
+) -> Verified:
+    """Whether a campaign's ledger holds, on disk and in the record, and fits its reports; also while it lives."""
+    assert disk.books is not None, "read_run folds a campaign's ledger"
+    told = next((event.body["verdict"] for event in disk.events if event.kind == "verdict"), None)
+    differences = []
+    if recorded is not None and told is not None and dict(recorded) != told:
+        differences.append("the record's verdict is not the ledger's")
+    differences += campaign_differences(context.root, record, request, disk.books, disk.events, told)
+    if record is not None:
+        differences += changed_files(record, context.root, request.id)
+    said = f"{disk.books.state.seq} events" if told is None else str(told["sentence"])
+    again = said if not differences else f"{len(differences)} things do not fit"
+    return Verified(request.id, not differences, said, again, tuple(differences))
 
 
 def _judged_again(plan: ClimbPlan, readings: Mapping[str, Reading]) -> tuple[Verdict | None, str]:

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from outerloop.compute.jobids import task_id
 from outerloop.compute.names import job_name
+from outerloop.controller.campaign_ledger import CampaignLedger, insert_events
 from outerloop.controller.evidence import Disk, read_run
 from outerloop.controller.ledger import fold_events
 from outerloop.controller.plan import ensure_slot
@@ -34,6 +35,7 @@ from outerloop.record.models import (
     Array,
     Attempt,
     Await,
+    CampaignEvent,
     Champion,
     Event,
     Heartbeat,
@@ -106,7 +108,7 @@ def _run_ids(context: Context) -> Iterator[str]:
 
 def _forget(session: Session, realm: int) -> None:
     mine = select(Run.id).where(Run.realm_id == realm)
-    for table in (Await, Lease, Event, Measure):
+    for table in (Await, Lease, Event, CampaignEvent, Measure):
         session.execute(delete(table).where(table.run_id.in_(mine)))
     session.execute(delete(Wake).where(Wake.realm_id == realm))
     session.execute(delete(Attempt).where(Attempt.realm_id == realm))
@@ -166,6 +168,8 @@ def _insert(
                 done.attempts += _attempts(context, session, slot, tasks)
             row = item.row(request.id, slot.id, number)
             session.execute(insert(Measure).values(row).on_conflict_do_nothing())
+    if disk.books is not None:
+        insert_events(session, request.id, CampaignLedger(context.root, request.id).read())
     run = session.scalars(select(Run).where(Run.id == request.id)).one()
     fold_events(session, run, disk.events, root=context.root)
     session.flush()

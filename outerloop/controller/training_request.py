@@ -1,6 +1,6 @@
 """What was asked of a training: its launches with every text in them, its tree, its shape, where it runs.
 
-Covered: the request of a training, the identity of the question, reading a request of either kind. Not covered: making
+Covered: the request of a training, the identity of the question, reading a request of any kind. Not covered: making
 one from a plan (submit_training.py), what came of it (trainings.py).
 """
 
@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from outerloop.controller.campaign_request import CampaignRequest
 from outerloop.controller.request import REQUEST_SCHEMA, ClimbRequest, Execution
 from outerloop.slots import digest_of
 
@@ -105,11 +106,13 @@ class TrainingRequest(_Frozen):
         return self.tree
 
 
-Request = ClimbRequest | TrainingRequest
+Request = ClimbRequest | TrainingRequest | CampaignRequest
 
 
 def read_request(body: Any) -> Request:
-    """A request of either kind. Raises ValueError (pydantic's) for what is none."""
+    """A request of any kind. Raises ValueError (pydantic's) for what is none."""
+    if isinstance(body, dict) and body.get("kind") == "campaign":
+        return CampaignRequest.model_validate(body)
     if isinstance(body, dict) and body.get("kind") == "training":
         return TrainingRequest.model_validate(body)
     return ClimbRequest.model_validate(body)

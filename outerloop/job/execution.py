@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outerloop.job import artifacts, checkout, environment, files, launch, layout, process, sandbox, scratch
+from outerloop.job import artifacts, checkout, environment, files, launch, layout, process, reports, sandbox, scratch
 from outerloop.job.metric import MetricScanner, Unusable
 from outerloop.job.report import Report, Stopped
 from outerloop.job.streams import CappedLog, Stream
@@ -178,9 +178,13 @@ class Execution:
 
     def _command(self, entry: dict[str, Any]) -> None:
         work = self.work
+        view = self.view("run", self.tree, inside_output=True)
+        if work.reports is not None and not reports.prepare(work.reports, self.state, self.output, view.checkpoints):
+            # An earlier attempt finished every report and was lost before it could say so.
+            entry["seconds"] = 0.0
+            return
         out = CappedLog(os.path.join(self.own, layout.STDOUT), work.keep_logs_bytes)
         err = CappedLog(os.path.join(self.own, layout.STDERR), work.keep_logs_bytes)
-        view = self.view("run", self.tree, inside_output=True)
         mark = self._requeue_mark()
         scanner = None if work.score or not work.metric else self.scanner
         try:

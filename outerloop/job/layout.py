@@ -30,7 +30,8 @@ spec.json
         kind ("measure" | "environment"), output_cap_bytes (of the outputs handed to score), artifact_cap_bytes (of
         the outputs that are kept). kind and network may stand in determinants too, base_tree as score_tree.
         A launch ({"argv", "env", "files": {name: text}}) may stand in either mapping; its files are written into
-        OUTERLOOP_OUTPUT_DIR.
+        OUTERLOOP_OUTPUT_DIR. reports (resumable work): what an evaluator writes into the checkpoint folder and which a
+        later attempt need not write again (`outerloop.job.reports`).
         An input's digest (64 hex, "sha256:" before it or not) is checked for regular files up to a GiB. Its path is
         relative to the tree, or absolute and then shown where it is.
         environment_slot is the slot's folder: its accepted attempt's env/ is used (or a folder with a bin/ itself).

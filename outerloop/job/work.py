@@ -84,6 +84,8 @@ class Work:
     image_path: str
     cache_seed: str
     gpu_form: tuple[str, ...]
+    reports: Mapping[str, Any] | None = None
+    """Reports in the checkpoint folder that a lost attempt may have finished; see reports.py."""
     keep_logs_bytes: int = DEFAULT_LOG_BYTES
     term_grace_seconds: float = DEFAULT_TERM_GRACE_SECONDS
     output_cap_bytes: int = DEFAULT_CAP_BYTES
@@ -184,6 +186,7 @@ def read_work(spec: Mapping[str, Any], order: Mapping[str, Any], digest: str, at
         image_path=limits.get("image_path", str, ""),
         cache_seed=limits.get("cache_seed", str, ""),
         gpu_form=limits.texts("gpu_form"),
+        reports=how.get("reports", dict, None),
         keep_logs_bytes=limits.get("keep_logs_bytes", int, DEFAULT_LOG_BYTES),
         term_grace_seconds=limits.get("term_grace_seconds", float, DEFAULT_TERM_GRACE_SECONDS),
         output_cap_bytes=how.get("output_cap_bytes", int, DEFAULT_CAP_BYTES),
@@ -217,6 +220,8 @@ def _contradictions(work: Work) -> list[str]:
         wrong.append("isolation apptainer needs attempt.image_path")
     if not 0 < work.minutes < float("inf"):
         wrong.append(f"attempt.minutes {work.minutes!r} should be above 0")
+    if work.reports is not None and not work.resumable:
+        wrong.append("reports that survive an attempt need resumable work")
     if work.nodes > 1 and work.kind == "environment":
         wrong.append("an environment is built on one node")
     if work.nodes > 1 and work.launch is None:

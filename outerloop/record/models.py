@@ -12,6 +12,7 @@ Rules kept by the database:
 * an attempt that goes out in an array names the array and its task there, each task of an array once;
 * one run per (realm, question): asking the same thing twice finds the run that exists;
 * one measure per (run, round, role);
+* one event per (campaign, seq): who appends after an older state loses;
 * one champion per (realm, target, benchmark, definition, seq);
 * a pinned slot carries its attempt; a settled attempt its outcome; an ended run its verdict.
 """
@@ -46,6 +47,7 @@ __all__ = [
     "Attempt",
     "Await",
     "Base",
+    "CampaignEvent",
     "Champion",
     "Event",
     "Heartbeat",
@@ -57,7 +59,7 @@ __all__ = [
     "Wake",
 ]
 
-REVISION = "0002"
+REVISION = "0003"
 """The migration that these models are; a test compares it with the newest one."""
 
 NAMING = {
@@ -373,6 +375,18 @@ class Event(Base):
     kind: Mapped[str]
     body: Mapped[dict[str, Any]]
     at: Mapped[datetime]
+
+
+class CampaignEvent(Base):
+    """One event of a campaign's ledger, as on disk in runs/<id>/campaign/events/. Append only; `seq` counts from 1."""
+
+    __tablename__ = "campaign_events"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    line: Mapped[str]
+    """The event as one line of JSON, byte for byte as the file has it: exporting it changes nothing."""
 
 
 class Heartbeat(Base):

@@ -84,6 +84,17 @@ class StateRoot:
     def event(self, run_id: str, seq: int) -> Path:
         return self.events(run_id) / f"{seq:06d}.json"
 
+    def campaign(self, run_id: str) -> Path:
+        """A campaign's own folder: its ledger, the configs of its trainings, and links to what they left."""
+        return self.run(run_id) / "campaign"
+
+    def campaign_events(self, run_id: str) -> Path:
+        return self.campaign(run_id) / "events"
+
+    def campaign_event(self, run_id: str, seq: int) -> Path:
+        """Thousand events share a folder, so that listing one stays quick."""
+        return self.campaign_events(run_id) / f"{seq // 1000:04d}" / f"{seq:07d}.json"
+
     def wake_script(self, run_id: str, number: int) -> Path:
         return self.run(run_id) / "wakes" / f"{number:04d}.sh"
 

@@ -1,0 +1,373 @@
+"""From a job that has ended to the events that its campaign appends.
+
+Covered: reading what each kind of job left in its slot, links in the campaign's folder, the teacher file. Not covered:
+which jobs have ended and in which order their events are appended (campaigns.py); judging reports (outerloop.champion).
+
+What a command wrote is somebody's accident until it is parsed: nothing here raises for it, it becomes a failure that
+says what was wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from outerloop.champion import (
+    CampaignConfig,
+    EvalEvent,
+    Event,
+    GenerationEvent,
+    Job,
+    PackageEvent,
+    RunEvent,
+    Scored,
+    TeacherEvent,
+    TrainingEnd,
+    evaluation_events,
+    text_digest,
+    training_event,
+)
+from outerloop.champion.report import ReportError, checkpoints_to_score, load_object
+from outerloop.controller.campaign_candidates import soft_target_path
+from outerloop.controller.campaign_ledger import Books, Launch
+from outerloop.controller.campaign_optimism import recorded_optimism
+from outerloop.controller.campaign_places import Places, epoch_digits, group_digest
+from outerloop.controller.campaign_slots import report_path, scores_path
+from outerloop.controller.campaign_work import CONFIG
+from outerloop.controller.content import content_digest
+from outerloop.effects import effect
+from outerloop.job.reports import MOST_BYTES
+from outerloop.slots import SlotDirectory
+from outerloop.slots.files import make_folder, sync_folder
+
+__all__ = ["Ended", "failure_events", "harvest"]
+
+TOTALS = "totals.json"
+"""In a split's folder: the test set's denominators, if the split command tells them."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job's slot ended for good. `output`: what its command's {output} is, None when no attempt says so."""
+
+    launch: Launch
+    slot: SlotDirectory
+    ok: bool
+    exit_code: int | None
+    detail: str
+    output: Path | None
+    gpu_hours: float = 0.0
+
+    @property
+    def job(self) -> Job:
+        return self.launch.job
+
+
+def harvest(books: Books, config: CampaignConfig, places: Places, ended: Ended) -> list[Event]:
+    """The events that a job's end owes, in order; links what it left into the campaign's folder. Raises OSError."""
+    match ended.job.kind:
+        case "split":
+            return [_split(books, places, ended)]
+        case "train":
+            return [_training(config, places, ended)]
+        case "evaluate" if ended.job.role == "development":
+            return [_margins(ended)]
+        case "evaluate":
+            return [*_evaluation(books, places, ended)]
+        case "teacher":
+            return [_teacher(places, ended)]
+        case "package":
+            return [_package(places, ended)]
+
+
+def failure_events(books: Books, job: Job, reason: str, *, gpu_hours: float = 0.0) -> list[Event]:
+    """The outcomes of a job that could not be handed out, or was cancelled: failures that say why."""
+    match job.kind:
+        case "split":
+            return [_split_failed(job, reason, gpu_hours)]
+        case "train":
+            return [_train_failed(job, reason, gpu_hours)]
+        case "evaluate" if job.role == "development":
+            return [_margins_failed(job, reason, gpu_hours)]
+        case "evaluate":
+            return [*evaluation_events(books.state, job, {}, reason=reason, gpu_hours=gpu_hours)]
+        case "teacher":
+            return [_teacher_failed(job, reason, gpu_hours)]
+        case "package":
+            subject = job.awaits[0].removeprefix("package:")
+            return [
+                PackageEvent(
+                    status="finished" if books.state.packaging.announced else "launch_failed",
+                    generation=job.generation,
+                    subject=subject,
+                    detail=reason,
+                    gpu_hours=gpu_hours,
+                )
+            ]
+
+
+def _train_failed(job: Job, detail: str, gpu_hours: float) -> RunEvent:
+    return RunEvent(
+        status="train_failed",
+        run_id=job.run_id,
+        generation=job.generation,
+        round=job.round,
+        detail=detail,
+        gpu_hours=gpu_hours,
+    )
+
+
+def text_of(path: Path) -> str | None:
+    """A command's text file; None when it is absent. What is too large or no text is returned as such a text that no
+    reader takes for a report."""
+    try:
+        if not path.is_file():
+            return None
+        if path.stat().st_size > MOST_BYTES:
+            return f"(larger than {MOST_BYTES >> 20} MiB)"
+        return path.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def digest_of(path: Path) -> str:
+    """Digest of a command's file, "" when it is absent."""
+    try:
+        return content_digest(path)
+    except OSError:
+        return ""
+
+
+# -- split
+
+
+def _split_failed(job: Job, detail: str, gpu_hours: float) -> GenerationEvent:
+    return GenerationEvent(status="split_failed", generation=job.generation, detail=detail, gpu_hours=gpu_hours)
+
+
+def _split(books: Books, places: Places, ended: Ended) -> GenerationEvent:
+    job, output = ended.job, ended.output
+    if not ended.ok:
+        return _split_failed(job, ended.detail, ended.gpu_hours)
+    digest = digest_of(output) if output is not None else ""
+    if output is None or not digest:
+        return _split_failed(job, "the split command ended well, but left nothing at {output}", ended.gpu_hours)
+    try:
+        totals = _totals(books, job.generation, text_of(output / TOTALS))
+    except ReportError as error:
+        return _split_failed(job, str(error), ended.gpu_hours)
+    places.lead(places.split_link(job.generation), output)
+    return GenerationEvent(
+        status="split_ready",
+        generation=job.generation,
+        split_sha256=digest,
+        totals=totals,
+        gpu_hours=ended.gpu_hours,
+    )
+
+
+def _totals(books: Books, generation: int, text: str | None) -> tuple[int, ...] | None:
+    """The test set's denominators, in the objectives' order. Raises ReportError."""
+    opened = next(event for event in books.state.generations if event.generation == generation)
+    if text is None or opened.rules is None:
+        return None
+    told = load_object(text, TOTALS)
+    totals = []
+    for objective in opened.rules.objectives:
+        value = told.get(objective.total)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ReportError([f"{TOTALS}: {objective.total} must be a whole number above 0, it is {value!r}"])
+        totals.append(value)
+    return tuple(totals)
+
+
+# -- training
+
+
+def _inside(folder: Path, name: str) -> Path | None:
+    """A file or folder below `folder` that exists, through links only inside it."""
+    path = folder / name
+    top = os.path.realpath(folder) + os.sep
+    return path if os.path.realpath(path).startswith(top) and path.exists() else None
+
+
+def _training(config: CampaignConfig, places: Places, ended: Ended) -> RunEvent:
+    job, output = ended.job, ended.output
+    if output is not None and output.is_dir():
+        places.lead(places.run_folder(job.run_id), output)
+    exit_code = 0 if ended.ok else ended.exit_code
+    end = TrainingEnd(
+        exit_code=exit_code,
+        config_sha256=_config_digest(ended.slot),
+        gpu_hours=ended.gpu_hours,
+        detail="" if ended.ok else ended.detail,
+    )
+    if output is None:
+        return training_event(job, config, end)
+    selection, pareto = text_of(output / "selection.json"), text_of(output / "pareto.json")
+    names: tuple[str, ...] = ()
+    inputs = ""
+    if selection is not None:
+        try:
+            _selected, names = checkpoints_to_score(selection, pareto)
+            told = load_object(selection, "selection.json").get("inputs_sha256")
+            inputs = told if isinstance(told, str) else ""
+        except ReportError:
+            names = ()
+    checkpoints, validation, scores = {}, {}, {}
+    for name in names:
+        path = _inside(output, name)
+        if path is not None and (digest := digest_of(path)):
+            checkpoints[name] = digest
+        epoch = epoch_digits(name)
+        text = text_of(output / f"validation-epoch-{epoch}.json")
+        if text is not None:
+            validation[name] = text
+        if digest := digest_of(output / f"validation-epoch-{epoch}.scores.jsonl"):
+            scores[name] = digest
+    return training_event(
+        job,
+        config,
+        TrainingEnd(
+            exit_code=exit_code,
+            selection=selection,
+            pareto=pareto,
+            marker=(output / config.no_eligible_marker).exists(),
+            checkpoints=checkpoints,
+            validation=validation,
+            validation_scores=scores,
+            config_sha256=end.config_sha256,
+            inputs_sha256=inputs,
+            gpu_hours=ended.gpu_hours,
+            detail=end.detail,
+        ),
+    )
+
+
+def _config_digest(slot: SlotDirectory) -> str:
+    """Digest of the config that the slot's job was given."""
+    work = (slot.spec() or {}).get("work")
+    launch = work.get("launch") if isinstance(work, Mapping) else None
+    files = launch.get("files") if isinstance(launch, Mapping) else None
+    text = files.get(CONFIG) if isinstance(files, Mapping) else None
+    return text_digest(text) if isinstance(text, str) else ""
+
+
+# -- evaluation
+
+
+def _evaluation(books: Books, places: Places, ended: Ended) -> list[EvalEvent]:
+    job = ended.job
+    names = [member.checkpoint for member in job.members]
+    if job.ensemble:
+        names = [job.awaits[0].rpartition("/")[2]]
+    results = {}
+    for position, name in enumerate(names):
+        report = text_of(report_path(ended.slot, position))
+        optimism = None
+        if report is not None and job.role == "reserve":
+            optimism = recorded_optimism(books, places)
+        results[name] = Scored(report, digest_of(scores_path(ended.slot, position)), optimism)
+    reason = "the evaluator wrote no report" if ended.ok else ended.detail
+    return evaluation_events(books.state, job, results, reason=reason, gpu_hours=ended.gpu_hours)
+
+
+# -- teacher
+
+
+def _group(job: Job) -> str:
+    return job.awaits[0].split(":", 3)[3]
+
+
+def _attempt(job: Job) -> int:
+    return int(job.awaits[0].split(":")[2])
+
+
+def _margins_failed(job: Job, detail: str, gpu_hours: float) -> TeacherEvent:
+    return TeacherEvent(
+        status="failed",
+        generation=job.generation,
+        attempt=_attempt(job),
+        group=_group(job),
+        detail=detail,
+        gpu_hours=gpu_hours,
+    )
+
+
+def _margins(ended: Ended) -> TeacherEvent:
+    job = ended.job
+    if not ended.ok:
+        return _margins_failed(job, ended.detail, ended.gpu_hours)
+    paths = [scores_path(ended.slot, position) for position in range(len(job.members))]
+    missing = [
+        f"{member.run_id}/{member.checkpoint}"
+        for position, (member, path) in enumerate(zip(job.members, paths, strict=True))
+        if not path.is_file() or not report_path(ended.slot, position).is_file()
+    ]
+    if missing:
+        detail = f"the evaluator ended well, but left no margins of {', '.join(missing)}"
+        return _margins_failed(job, detail, ended.gpu_hours)
+    return TeacherEvent(
+        status="margins",
+        generation=job.generation,
+        attempt=_attempt(job),
+        group=_group(job),
+        sha256=group_digest(paths),
+        gpu_hours=ended.gpu_hours,
+    )
+
+
+def _teacher_failed(job: Job, detail: str, gpu_hours: float) -> TeacherEvent:
+    return TeacherEvent(
+        status="failed", generation=job.generation, attempt=_attempt(job), detail=detail, gpu_hours=gpu_hours
+    )
+
+
+def _teacher(places: Places, ended: Ended) -> TeacherEvent:
+    job, output = ended.job, ended.output
+    if not ended.ok:
+        return _teacher_failed(job, ended.detail, ended.gpu_hours)
+    if output is None or not output.is_file():
+        detail = "the teacher command ended well, but left no file at {output}"
+        return _teacher_failed(job, detail, ended.gpu_hours)
+    told = str(job.fields["teacher_file"])
+    path = soft_target_path(places.folder, told)
+    digest = content_digest(output)
+    if digest_of(path) != digest:
+        if os.path.lexists(path):
+            places.move_aside(path)
+        make_folder(path.parent)
+        with effect("campaign.teacher"):
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            shutil.copyfile(output, temporary)
+            temporary.replace(path)
+            sync_folder(path.parent)
+    return TeacherEvent(
+        status="finished",
+        generation=job.generation,
+        attempt=_attempt(job),
+        path=told,
+        sha256=digest,
+        gpu_hours=ended.gpu_hours,
+    )
+
+
+# -- package
+
+
+def _package(places: Places, ended: Ended) -> PackageEvent:
+    job = ended.job
+    subject = job.awaits[0].removeprefix("package:")
+    if ended.output is not None and ended.output.exists():
+        places.lead(places.package_link(subject), ended.output)
+    return PackageEvent(
+        status="finished",
+        generation=job.generation,
+        subject=subject,
+        exit_code=0 if ended.ok else ended.exit_code,
+        detail="" if ended.ok else ended.detail,
+        gpu_hours=ended.gpu_hours,
+    )
