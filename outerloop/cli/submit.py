@@ -41,6 +41,12 @@ submit.add_command(campaign)
 )
 @click.option("--base", help="Revision to beat. Default: the champion, else the default branch.")
 @click.option("--candidate", default="HEAD", show_default=True, help="Revision, or `worktree` for the tree as it is.")
+@click.option(
+    "--candidates",
+    metavar="REVS|GLOB",
+    help="Many at once: revisions with commas between them, patterns of branch and tag names (exp/*), ranges"
+    " (main..exp). Each tree once.",
+)
 @click.option("--again", is_flag=True, help="Ask the same question once more: new pairs, the error rate split.")
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher ones are advanced first.")
 @click.option("--dry-run", is_flag=True, help="Do every check and show the plan; submit nothing.")
@@ -51,12 +57,21 @@ def climb(
     repo: Path,
     base: str | None,
     candidate: str,
+    candidates: str | None,
     again: bool,
     priority: int,
     dry_run: bool,
     wait: bool,
     as_json: bool,
 ) -> None:
+    if candidates is not None:
+        from outerloop.cli.submit_many import climb_many
+
+        given = click.get_current_context().get_parameter_source("candidate")
+        if given is not click.core.ParameterSource.DEFAULT or again:
+            raise CliError("--candidates does not go with --candidate or --again")
+        climb_many(benchmark, repo, base, candidates, priority=priority, dry_run=dry_run, wait=wait, as_json=as_json)
+        return
     with explained():
         from outerloop.controller.plan import ContractGone
         from outerloop.controller.submit import Refusal, prepare_climb
@@ -102,30 +117,34 @@ def climb(
 
 def _submit(deployment: Deployment, first: Prepared, prepared: Any, *, again: bool, wait: bool, as_json: bool) -> None:
     from outerloop.controller.advance import advance
-    from outerloop.controller.submit import earlier_asks, enqueue, leave_in_inbox, week_budget_problem
 
-    earlier = earlier_asks(deployment.record, first.request.question)
-    latest = earlier[0] if earlier else None
-    asked_before = latest is not None and latest.verdict != "cancelled" and not again
-    if asked_before and latest is not None:
-        run_id = latest.id
-    else:
-        request = first.request if latest is None else prepared(latest.ask + 1).request
-        if again and latest is not None and latest.state != "ended":
-            raise CliError(f"run {latest.id} asks the same and has not ended yet", ExitCode.REFUSED)
-        limits = [deployment.settings.budgets.runs_per_week, request.runs_per_week]
-        over = week_budget_problem(deployment.record, request, limits)
-        if over is not None:
-            raise CliError(over, ExitCode.REFUSED)
-        leave_in_inbox(deployment.root, request)
-        enqueue(deployment.record, deployment.root, request)
-        run_id = request.id
+    run_id, asked_before = enter(deployment, first, prepared, again=again)
     advanced = advance(deployment, run_id)
     notes([*first.notes, *advanced.notes, *deployment.notes])
     if wait:
         wait_for_end(deployment, run_id, quiet=as_json)
     again_hint = "--again adds evidence to it" if asked_before else None
     report(deployment, run_id, asked_before=again_hint, as_json=as_json)
+
+
+def enter(deployment: Deployment, first: Prepared, prepared: Any, *, again: bool) -> tuple[str, bool]:
+    """(the run that answers this question, whether it was there before). Raises CliError for a budget used up."""
+    from outerloop.controller.submit import earlier_asks, enqueue, leave_in_inbox, week_budget_problem
+
+    earlier = earlier_asks(deployment.record, first.request.question)
+    latest = earlier[0] if earlier else None
+    if latest is not None and latest.verdict != "cancelled" and not again:
+        return latest.id, True
+    request = first.request if latest is None else prepared(latest.ask + 1).request
+    if again and latest is not None and latest.state != "ended":
+        raise CliError(f"run {latest.id} asks the same and has not ended yet", ExitCode.REFUSED)
+    limits = [deployment.settings.budgets.runs_per_week, request.runs_per_week]
+    over = week_budget_problem(deployment.record, request, limits)
+    if over is not None:
+        raise CliError(over, ExitCode.REFUSED)
+    leave_in_inbox(deployment.root, request)
+    enqueue(deployment.record, deployment.root, request)
+    return request.id, False
 
 
 def _show_plan(prepared: Prepared, as_json: bool) -> None:

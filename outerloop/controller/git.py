@@ -146,6 +146,17 @@ class Repository:
         near = difflib.get_close_matches(revision, refs.split(), n=1)
         return f"; did you mean {near[0]}?" if near else ""
 
+    def references(self) -> list[str]:
+        """Short names of branches, tags and remote branches, in git's order."""
+        patterns = ["refs/heads", "refs/tags", "refs/remotes"]
+        listed = _text(_git(["for-each-ref", "--format=%(refname:short)", *patterns], folder=self.top)).split()
+        return [name for name in listed if not name.endswith("/HEAD")]
+
+    def between(self, span: str, *, limit: int) -> list[str]:
+        """Commits of a range such as main..feature, oldest first, at most `limit` + 1. Raises GitError."""
+        done = _git(["rev-list", "--reverse", "--end-of-options", span, "--"], folder=self.top)
+        return _text(done).split()[: limit + 1]
+
     def tree(self, commit: str) -> str:
         return _text(_git(["rev-parse", "--verify", f"{commit}^{{tree}}"], folder=self.top))
 
