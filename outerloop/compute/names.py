@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["check_name", "clean_label", "job_name", "job_prefix"]
+__all__ = ["ARRAY", "PACK", "check_name", "clean_label", "is_pack", "job_name", "job_prefix"]
+
+ARRAY, PACK = "array", "pack"
+"""Labels of jobs that hold several attempts: as tasks of an array, or one after another in one job."""
+_PACK_NAME = re.compile(rf"ol-[A-Za-z0-9]+-{PACK}-[0-9a-f]+-\d+", re.ASCII)
 
 # Slurm takes 1,024 characters and anything in them; blanks ended directive parsing, "|" and "," break listings and
 # `sacct --name`, and sacct cuts at 255. This alphabet and length survive every tool.
@@ -55,3 +59,8 @@ def job_name(deployment: str, label: str, key: str, number: int) -> str:
     if room < 1:
         raise ValueError(f"number {number} is too long for a job name")
     return check_name(prefix + clean_label(label, room) + suffix)
+
+
+def is_pack(name: str) -> bool:
+    """Whether the name of an array row is that of a pack: one job that executes its attempts one after another."""
+    return _PACK_NAME.fullmatch(name) is not None

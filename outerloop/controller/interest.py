@@ -6,7 +6,10 @@ run had ended, or never reached by the scancel. Not covered: an operator's cance
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import delete, exists, select
+from sqlalchemy.orm import Session
 
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.observe import Observation
@@ -57,12 +60,27 @@ def drop_interest(context: Context, run_id: str, why: str) -> list[str]:
                 if attempt.cancel_reason is None and attempt.job_id:
                     attempt.cancel_reason = f"run {run_id}: {why}"
                     doomed.append(attempt.job_id)
+        session.flush()
+        doomed = _wanted_by_nobody(session, context, doomed)
     if not doomed:
         return []
     refused = cancel_jobs(context, doomed)
     if refused is not None:
         return [f"{len(doomed)} jobs that nobody needs could not be cancelled: {refused.why}"]
     return [f"cancelled {len(doomed)} jobs that nobody needs"]
+
+
+def _wanted_by_nobody(session: Session, context: Context, job_ids: Sequence[str]) -> list[str]:
+    """Those of these jobs in which no attempt is left that somebody wants: a pack ends with the last interest in it."""
+    wanted = session.scalars(
+        select(Attempt.job_id).where(
+            Attempt.realm_id == context.record.realm_id,
+            Attempt.job_id.in_(job_ids),
+            Attempt.state == "submitted",
+            Attempt.cancel_reason.is_(None),
+        )
+    )
+    return sorted(set(job_ids) - set(wanted))
 
 
 def cancel_unwanted(context: Context, observation: Observation) -> list[str]:
@@ -87,8 +105,10 @@ def cancel_unwanted(context: Context, observation: Observation) -> list[str]:
             if again is None or again.job_id is None:
                 continue
             again.cancel_reason = again.cancel_reason or NOBODY_WAITS
-            doomed.append(again.job_id)
+            session.flush()
+            doomed += _wanted_by_nobody(session, context, [again.job_id])
     if not doomed:
         return []
+    doomed = sorted(set(doomed))
     cancel_jobs(context, doomed)
     return [f"cancelled {len(doomed)} jobs whose runs have ended"]

@@ -20,13 +20,13 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from outerloop.compute.jobids import task_id
 from outerloop.compute.names import job_name
 from outerloop.controller.campaign_ledger import CampaignLedger, insert_events
 from outerloop.controller.evidence import Disk, read_run
 from outerloop.controller.ledger import fold_events
 from outerloop.controller.plan import ensure_slot
 from outerloop.controller.submit import insert_run
+from outerloop.dispatch.arrays import member_job
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action
 from outerloop.dispatch.settle import change_slot, decision_from_disk, settle_row
@@ -217,7 +217,7 @@ def _attempt(
         # It was a task of an array that the site refused, and went out alone afterwards.
         task = None
     elif task is not None and task[0].job_id and not said:
-        said = task_id(task[0].job_id, task[1])
+        said = member_job(task[0].name, task[0].job_id, task[1])
     job_id = claim.job_id if claim else (said or None)
     attempt = Attempt(
         realm_id=slot.realm_id,

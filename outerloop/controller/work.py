@@ -64,6 +64,8 @@ def _order(benchmark: Benchmark, execution: Execution) -> dict[str, Any]:
         "nodes": benchmark.nodes,
         "resumable": benchmark.resumable,
         "score": bool(benchmark.score),
+        "pack": 1 if benchmark.resumable else benchmark.pack,
+        "colocate": benchmark.colocate,
     }
 
 
@@ -158,6 +160,8 @@ def environment_work(
         "nodes": 1,
         "score": False,
         "resumable": False,
+        "pack": 1,
+        "colocate": False,
     }
     return Work(determinants, facts, order, "environment", "environment")
 

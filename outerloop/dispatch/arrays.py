@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.orm import Session
 
 from outerloop.compute.jobids import array_id, task_id
-from outerloop.compute.names import job_name
+from outerloop.compute.names import ARRAY, PACK, is_pack, job_name
 from outerloop.compute.protocol import Accepted, Compute, NoAnswer, Refused, SubmitOutcome, Unknown, When
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEvidence, read_intent
@@ -50,15 +50,19 @@ __all__ = [
     "ArraySubmission",
     "awaited_jobs",
     "carry_out_array",
+    "free_attempts",
     "group",
     "lane_is_full",
     "largest_array",
+    "locked_array",
+    "member_job",
     "recover_array",
     "with_arrays",
     "withdraw",
 ]
 
 SMALLEST_ARRAY = 2
+Pack = Callable[[Session, list[Submission]], list[list[Submission]]]
 DEFAULT_LARGEST = 1000
 """Slurm ships MaxArraySize=1001 (slurm.conf manual page). Up to here nobody is asked: a site with less refuses, and
 then the array is halved."""
@@ -83,6 +87,16 @@ class ArraySubmission:
     submissions: tuple[Submission, ...]
     """What is known of them, in the order of the tasks."""
     token: datetime
+
+    @property
+    def packed(self) -> bool:
+        """One job for all of them (packs.py), not a task for each."""
+        return is_pack(self.name)
+
+
+def member_job(name: str, job_id: str, task: int) -> str:
+    """The job id of entry `task` of the map: a task's own id in an array, that of the one job in a pack."""
+    return job_id if is_pack(name) else task_id(job_id, task)
 
 
 def lane_is_full(refused: Refused) -> bool:
@@ -109,14 +123,26 @@ def largest_array(compute: Compute, ready: int) -> int:
 
 
 def group(
-    context: Context, session: Session, submissions: Sequence[Submission], largest: int, now: datetime
+    context: Context,
+    session: Session,
+    submissions: Sequence[Submission],
+    largest: int,
+    now: datetime,
+    pack: Pack | None = None,
 ) -> list[Submission | ArraySubmission]:
-    """Put intents of one shape together, in the transaction that makes them. The attempts' rows exist already."""
+    """Put intents of one shape together, in the transaction that makes them. The attempts' rows exist already.
+
+    `pack` cuts attempts that may share a job into packs.
+    """
     shapes: dict[str, list[Submission]] = {}
     for submission in submissions:
         shapes.setdefault(_shape(submission), []).append(submission)
     batches: list[Submission | ArraySubmission] = []
     for alike in shapes.values():
+        if pack is not None and shares_a_job(alike[0].order):
+            for chunk in pack(session, alike):
+                batches += [_intend_array(context, session, chunk, now, PACK)] if len(chunk) > 1 else chunk
+            continue
         size = largest
         if min(size, len(alike)) >= SMALLEST_ARRAY:
             size = min(size, _remembered_cap(context, session, alike[0].lane, now))
@@ -128,6 +154,11 @@ def group(
             else:
                 batches.append(_intend_array(context, session, chunk, now))
     return batches
+
+
+def shares_a_job(order: Mapping[str, Any]) -> bool:
+    """Whether the contract lets attempts with this order share a job with others."""
+    return int(order.get("pack") or 1) > 1 or bool(order.get("colocate"))
 
 
 def _shape(submission: Submission) -> str:
@@ -142,6 +173,8 @@ def _shape(submission: Submission) -> str:
             sorted(submission.excluded),
             order.get("prologue") or "",
             order.get("cache_seed") or "",
+            order.get("pack") or 1,
+            bool(order.get("colocate")),
         ],
         sort_keys=True,
         default=str,
@@ -163,11 +196,13 @@ def _remembered_cap(context: Context, session: Session, lane: str, now: datetime
     return cap or DEFAULT_LARGEST * DEFAULT_LARGEST
 
 
-def _intend_array(context: Context, session: Session, chunk: Sequence[Submission], now: datetime) -> ArraySubmission:
+def _intend_array(
+    context: Context, session: Session, chunk: Sequence[Submission], now: datetime, label: str = ARRAY
+) -> ArraySubmission:
     tasks = tuple((submission.digest, submission.n) for submission in chunk)
     row = Array(
         realm_id=context.record.realm_id,
-        name=_free_name(context, session, tasks),
+        name=_free_name(context, session, tasks, label),
         lane=chunk[0].lane,
         count=len(tasks),
         map={"tasks": [list(task) for task in tasks]},
@@ -187,12 +222,12 @@ def _intend_array(context: Context, session: Session, chunk: Sequence[Submission
     return ArraySubmission(row.id, row.name, row.lane, len(tasks), tasks, tuple(chunk), now)
 
 
-def _free_name(context: Context, session: Session, tasks: Sequence[tuple[str, int]]) -> str:
+def _free_name(context: Context, session: Session, tasks: Sequence[tuple[str, int]], label: str) -> str:
     """Named by its content; the same tasks can go out again after a refusal, and then under the next number."""
     digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
     number = 0
     while True:
-        name = job_name(context.deployment, "array", digest, number)
+        name = job_name(context.deployment, label, digest, number)
         taken = select(Array.id).where(Array.realm_id == context.record.realm_id, Array.name == name)
         if session.scalar(taken) is None:
             return name
@@ -262,7 +297,7 @@ def _record_outcome(
         if isinstance(outcome, Accepted):
             report.accepted += _accept(session, batch, outcome)
             return None
-        slots, row, attempts = _locked(session, batch.array_id)
+        slots, row, attempts = locked_array(session, batch.array_id)
         if row.state != "intent" or row.intent_at != batch.token:
             # Somebody else took this intent over meanwhile. If our array exists too, each task's claim decides.
             return None
@@ -276,7 +311,7 @@ def _record_outcome(
                     row.cap = max(1, batch.count // 2)
                 else:
                     report.refused.append(outcome)
-                _free(session, slots, attempts, None if full else outcome, now)
+                free_attempts(session, slots, attempts, None if full else outcome, now)
                 return outcome if full else None
             case Refused(reason=reason, detail=detail):
                 row.state, row.reason, row.detail = "refused", reason, detail
@@ -318,7 +353,7 @@ def _accept(session: Session, batch: ArraySubmission, outcome: Accepted) -> list
     return [str(job_id) for job_id in task_ids]
 
 
-def _locked(session: Session, which: int) -> tuple[dict[int, Slot], Array, list[Attempt]]:
+def locked_array(session: Session, which: int) -> tuple[dict[int, Slot], Array, list[Attempt]]:
     """Slots (in the order in which everybody locks them), the array, and those of its attempts that are intents."""
     mine = select(Attempt.slot_id).where(Attempt.array_id == which, Attempt.state == "intent")
     slots = {
@@ -338,13 +373,13 @@ def _locked(session: Session, which: int) -> tuple[dict[int, Slot], Array, list[
 def _adopt(row: Array, attempts: Iterable[Attempt], job_id: str, now: datetime) -> None:
     row.state, row.job_id = "submitted", job_id
     for attempt in attempts:
-        attempt.state, attempt.job_id = "submitted", task_id(job_id, attempt.array_task or 0)
+        attempt.state, attempt.job_id = "submitted", member_job(row.name, job_id, attempt.array_task or 0)
         attempt.submitted_at = now
         attempt.unknown_at = attempt.absent_at = None
         attempt.reason = attempt.detail = ""
 
 
-def _free(
+def free_attempts(
     session: Session, slots: dict[int, Slot], attempts: Iterable[Attempt], refused: Refused | None, now: datetime
 ) -> None:
     """Certainly not queued: the attempts' numbers are free again, none is spent. With `refused`, the slots wait."""
@@ -384,7 +419,7 @@ def withdraw(context: Context, batches: Sequence[Submission | ArraySubmission], 
             for attempt in session.scalars(select(Attempt).where(Attempt.id.in_(tokens)))
             if attempt.state == "intent" and attempt.intent_at == tokens[attempt.id] and attempt.array_id not in taken
         ]
-        _free(session, slots, attempts, refused, now)
+        free_attempts(session, slots, attempts, refused, now)
         return [attempt.slot_id for attempt in attempts]
 
 
@@ -394,7 +429,7 @@ def withdraw(context: Context, batches: Sequence[Submission | ArraySubmission], 
 def recover_array(context: Context, observation: Observation, which: int, folded: Folded) -> ArraySubmission | None:
     """Look after an array whose outcome nobody recorded: adopt, note, or return it to be submitted again, whole."""
     with context.record.transaction("tx.observe") as session:
-        slots, row, attempts = _locked(session, which)
+        slots, row, attempts = locked_array(session, which)
         if row.state != "intent" or not attempts:
             return None
         now = session.scalar(select(func.clock_timestamp()))
@@ -405,7 +440,7 @@ def recover_array(context: Context, observation: Observation, which: int, folded
             claim = claims[attempt.id]
             if claim is None:
                 continue
-            if claim.job_id == task_id(array_id(claim.job_id), attempt.array_task or 0):
+            if claim.job_id == member_job(row.name, array_id(claim.job_id), attempt.array_task or 0):
                 claimed = array_id(claim.job_id)
             else:
                 # Some other job executes this attempt: that is certain of this task and says nothing of the array.
@@ -441,7 +476,8 @@ def recover_array(context: Context, observation: Observation, which: int, folded
                     if claim is not None:
                         attempt.job_id = claim.job_id
                 folded.adopted += len(attempts)
-                folded.notes.append(f"{row.name}: adopted job array {job_id}")
+                what = "job" if is_pack(row.name) else "job array"
+                folded.notes.append(f"{row.name}: adopted {what} {job_id}")
             case IntentAction.NOTE_UNKNOWN:
                 for attempt in attempts:
                     attempt.unknown_at = now

@@ -9,7 +9,7 @@ Nothing is ever concluded from silence: a queue that gave no answer and no valid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from outerloop.compute.protocol import JobState
@@ -144,6 +144,14 @@ class Evidence:
     """The attempt before this one made no progress either."""
     suspect_before: bool = False
     cancel_reason: str = ""
+    packed: bool = False
+    """Its job executes several attempts one after another, so that the job's state says nothing of one alone."""
+    member_exit: int | None = None
+    """How the process of this member of a pack ended, as the pack noted it; None while it has noted nothing."""
+    member_oom: bool | None = None
+    """Whether the kernel killed for memory while the member ran; None where that is not known."""
+    behind: bool = False
+    """Not the first of its pack: without a claim it was not reached, whatever ended the job."""
     preempt_cancels: bool = False
     """PreemptMode=CANCEL: nothing will bring a preempted job back."""
     grace_seconds: float = 60.0
@@ -166,6 +174,7 @@ class Decision:
 
 def read_evidence(e: Evidence) -> Decision:
     """The table of the explanation page, top to bottom. Total: every `Evidence` has exactly one decision."""
+    e = _own_share(e)
     if e.pinned_elsewhere:
         return Decision(Action.SUPERSEDED, "SUPERSEDED", "the slot has its value from another attempt")
     if e.result is not None and (told := _told_by_result(e, e.result)) is not None:
@@ -179,6 +188,29 @@ def read_evidence(e: Evidence) -> Decision:
     if not e.state.final:
         return _alive(e)
     return _ended_without_result(e, e.state)
+
+
+def _own_share(e: Evidence) -> Evidence:
+    """What the job's state means for this member of a pack: once its own process has ended, that is its ending."""
+    if not e.packed or e.member_exit is None or not e.answered or e.state is None:
+        return e
+    if e.state in _ENDS_EVERYTHING and not e.member_oom:
+        return e  # what ended the node or the job may have ended this process first
+    oom = e.state is JobState.OUT_OF_MEMORY if e.member_oom is None else e.member_oom
+    if e.result is None and e.member_exit in (0, 1):
+        oom = False  # our program came to its end and wrote a result: it is lost, the measure did not run out
+    own = JobState.OUT_OF_MEMORY if oom else JobState.COMPLETED if e.member_exit == 0 else JobState.FAILED
+    return replace(e, state=own, exit_code=e.member_exit)
+
+
+_ENDS_EVERYTHING = frozenset(
+    {*NODE_LOSSES, JobState.PREEMPTED, JobState.CANCELLED, JobState.TIMEOUT, JobState.DEADLINE}
+)
+
+_NOT_ITS_END = frozenset(
+    {JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.DEADLINE}
+)
+"""Endings of a pack that say nothing of a member that was never begun."""
 
 
 def _told_by_result(e: Evidence, result: ResultFacts) -> Decision | None:
@@ -261,6 +293,10 @@ def _ended_without_result(e: Evidence, state: JobState) -> Decision:
     # Every other ending may still have its result on the way (reports row 74).
     if e.ended_for_seconds < e.grace_seconds:
         return Decision(Action.WAIT, state.name, "ended; its result may not be visible yet")
+    if e.packed and e.behind and not e.claimed and e.member_exit is None and state in _NOT_ITS_END:
+        if e.cancel_reason:
+            return Decision(Action.CANCELLED, "CANCELLED", e.cancel_reason)
+        return Decision(Action.INFRASTRUCTURE, "NOT_REACHED", "its job ended before it came to this measure")
     if state is JobState.CANCELLED:
         return _cancelled(e)
     if state is JobState.OUT_OF_MEMORY:

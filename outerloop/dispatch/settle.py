@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from outerloop.compute.names import is_pack
 from outerloop.compute.protocol import JobRow, NoAnswer
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, Evidence, ResultFacts, read_evidence
@@ -146,6 +147,8 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
             grace_seconds=context.patience.gone if row is None else context.patience.grace,
             preempt_grace_seconds=context.patience.preempt,
         )
+        if is_pack(attempt.array_name):
+            evidence = _of_a_member(evidence, directory, attempt)
         decision = _said_before(directory, attempt.n) or read_evidence(evidence)
         if decision.action is Action.WAIT and attempt.absent_at is None:
             attempt.absent_at = observation.started
@@ -164,6 +167,20 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
             to_cancel.append(attempt.job_id)
     if to_cancel:
         cancel_jobs(context, to_cancel)
+
+
+def _of_a_member(evidence: Evidence, directory: SlotDirectory, attempt: Attempt) -> Evidence:
+    """The evidence with what the pack noted of this member."""
+    noted = directory.member(attempt.n) or {}
+    mine = noted.get("job_id") == attempt.job_id
+    exit_code, kills = noted.get("exit_code"), noted.get("oom_kills")
+    return replace(
+        evidence,
+        packed=True,
+        behind=bool(attempt.array_task),
+        member_exit=exit_code if mine and isinstance(exit_code, int) else None,
+        member_oom=kills > 0 if mine and isinstance(kills, int) else None,
+    )
 
 
 def apply_decision(

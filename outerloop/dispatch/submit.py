@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
@@ -29,6 +30,7 @@ from outerloop.dispatch.budget import Budget, BudgetExceeded, reserve
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEvidence, read_intent
 from outerloop.dispatch.observe import Observation
+from outerloop.dispatch.packs import carry_out_pack, cut_into_packs
 from outerloop.dispatch.settle import Folded, apply_decision, ask_about, make_due
 from outerloop.dispatch.submission import (
     NOBODY_WAITS,
@@ -74,11 +76,12 @@ def submit_ready(
     """
     report = SubmitReport()
     waiting = list(slot_ids)
+    single: set[int] = set()
     largest = largest_array(context.compute, len(waiting))
     while waiting:
         try:
             with _intending(context, lease, lease_seconds) as session:
-                batches = _intend(context, session, waiting, budget, exclude, largest)
+                batches = _intend(context, session, waiting, budget, exclude, largest, frozenset(single))
         except BudgetExceeded as exceeded:
             report.over_budget = exceeded
             return report
@@ -88,13 +91,17 @@ def submit_ready(
                 continue
             if isinstance(batch, Submission):
                 full = _carry_out(context, batch, report)
+            elif batch.packed:
+                full, apart = carry_out_pack(context, batch, report)
+                single.update(apart)
+                waiting += apart
             else:
                 full = carry_out_array(context, batch, report)
             if full is None:
                 continue
             crowded.add(batch.lane)
             rest = [other for other in batches[place + 1 :] if other.lane == batch.lane]
-            if isinstance(batch, Submission):
+            if isinstance(batch, Submission) or batch.packed:
                 # Not even one more job: the others of this lane need not be told one by one.
                 withdraw(context, rest, full)
             else:
@@ -111,7 +118,13 @@ def _intending(
 
 
 def _intend(
-    context: Context, session: Session, slot_ids: Sequence[int], budget: Budget, exclude: Sequence[str], largest: int
+    context: Context,
+    session: Session,
+    slot_ids: Sequence[int],
+    budget: Budget,
+    exclude: Sequence[str],
+    largest: int,
+    single: frozenset[int],
 ) -> list[Submission | ArraySubmission]:
     """Intents for all of these slots that need an attempt now, those of one shape together. Raises BudgetExceeded."""
     now = session.scalar(select(func.clock_timestamp()))
@@ -156,7 +169,7 @@ def _intend(
     ]
     ids = session.scalars(insert(Attempt).returning(Attempt.id, sort_by_parameter_order=True), rows).all()
     made = [replace(draft, attempt_id=attempt) for draft, attempt in zip(drafts, ids, strict=True)]
-    return group(context, session, made, largest, now)
+    return group(context, session, made, largest, now, partial(cut_into_packs, single=single))
 
 
 def _carry_out(context: Context, submission: Submission, report: SubmitReport) -> Refused | None:
@@ -229,8 +242,12 @@ def recover_intents(context: Context, observation: Observation, attempts: list[A
     for array in sorted({intent.array_id for intent in intents if intent.array_id is not None}):
         again = recover_array(context, observation, array, folded)
         if again is not None:
-            folded.notes.append(f"{again.name}: absent from two complete answers; the same array goes out again")
-            carry_out_array(context, again, report)
+            what = "pack" if again.packed else "array"
+            folded.notes.append(f"{again.name}: absent from two complete answers; the same {what} goes out again")
+            if again.packed:
+                carry_out_pack(context, again, report)
+            else:
+                carry_out_array(context, again, report)
     for intent in intents:
         if intent.array_id is not None:
             continue

@@ -15,8 +15,11 @@ Standard library only. A slot directory looks like this (see the explanation pag
     attempts/<n>/settled.json      how the attempt ended, linked by the dispatcher
     state/                         only for resumable work
 
-Beside the slots, for a job array: arrays/<name>/map.json (shape in `outerloop.job.array`), job.sh, submitted.json and
-slurm.log.<task>, to which the slurm.log of its attempts' r0 is a link.
+    attempts/<n>/member.json       only in a pack: how its process ended (shape in `outerloop.job.pack`)
+
+Beside the slots, for a job array or a pack: arrays/<name>/map.json (shape in `outerloop.job.array`), job.sh,
+submitted.json, a pack's slurm.log, and an array's slurm.log.<task>, to which the slurm.log of its attempts' r0 is a
+link.
 
 spec.json
     {"schema": 1, "digest": "<64 hex>", "determinants": {...}, "work": {...}}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from outerloop.job.scratch import CACHES
 
-__all__ = ["array_script", "job_script"]
+__all__ = ["array_script", "job_script", "pack_script"]
 
 # The scratch folder is made here, so that caches which the prologue fills lie in it; the program adopts it. When it
 # cannot be made, the program looks for another place, or says that there is none.
@@ -22,6 +22,12 @@ OUTERLOOP_SCRATCH=$(mktemp -d "${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/outerloop-$(
 export OUTERLOOP_SCRATCH OUTERLOOP_CACHE_SEED={cache_seed}
 {caches}
 {prologue}exec {python} -I -m outerloop.job {arguments}
+"""
+
+_PACK = """\
+#!/bin/bash
+# Written by outerloop; the attempts that are executed one after another stand in the map.
+exec {python} -I -m outerloop.job {arguments}
 """
 
 
@@ -37,6 +43,11 @@ def job_script(python: str, slot: Path, attempt: int, prologue: str, cache_seed:
 def array_script(python: str, task_map: Path, prologue: str, cache_seed: str) -> str:
     """The script of all tasks of one array; each finds its attempt in `task_map`."""
     return _script(python, ["--array", str(task_map)], prologue, cache_seed)
+
+
+def pack_script(python: str, task_map: Path) -> str:
+    """The script of a pack: scratch, caches and prologue are its members' own, each in the script of its attempt."""
+    return _PACK.format(python=shlex.quote(python), arguments=shlex.join(["--pack", str(task_map)]))
 
 
 def _script(python: str, arguments: list[str], prologue: str, cache_seed: str) -> str:

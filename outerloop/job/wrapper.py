@@ -16,20 +16,25 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
-from outerloop.job import array, claim, files, layout, process, scratch, work
+from outerloop.job import array, claim, files, layout, pack, process, scratch, work
 from outerloop.job.execution import Execution, Stopped
 from outerloop.job.report import Report, read_work
 
 EXIT_RESULT_NOT_WRITTEN = 74
 """EX_IOERR of sysexits.h."""
 
-_USAGE = "usage: python -I -m outerloop.job SLOT ATTEMPT, or --array MAP"
+_USAGE = "usage: python -I -m outerloop.job SLOT ATTEMPT, or --array MAP, or --pack MAP"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def main(argv: list[str]) -> int:
     """Execute attempt `argv[1]` of the slot folder `argv[0]`, or what the map `argv[1]` gives to this task of an array
-    (`argv[0]` is --array). Returns the exit code."""
+    (`argv[0]` is --array), or all that the map has, one after another (--pack). Returns the exit code."""
+    if len(argv) == 2 and argv[0] == "--pack":
+        try:
+            return pack.main(argv[1], claim.identity(os.environ).job_id)
+        except ValueError as error:
+            return _refuse(layout.EXIT_SPEC, str(error))
     if len(argv) == 2 and argv[0] == "--array":
         try:
             slot, number = array.assignment(argv[1], os.environ)

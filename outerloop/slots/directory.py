@@ -17,6 +17,7 @@ from typing import Any
 
 from outerloop.effects import effect
 from outerloop.job import layout
+from outerloop.job.pack import MEMBER
 from outerloop.slots.files import make_folder, publish, read_json, replace, sync_folder, write_lightly
 
 __all__ = ["Claim", "Pin", "Result", "SlotDirectory", "place_submitted", "place_tasks"]
@@ -214,6 +215,10 @@ class SlotDirectory:
 
     def settled(self, n: int) -> dict[str, Any] | None:
         return read_json(self.attempt(n) / layout.SETTLED)
+
+    def member(self, n: int) -> dict[str, Any] | None:
+        """How the process of this member of a pack ended, as its pack noted it."""
+        return read_json(self.attempt(n) / MEMBER)
 
     def claim(self, n: int) -> Claim | None:
         body = read_json(self.attempt(n) / layout.CLAIM)

@@ -70,6 +70,8 @@ class FileCluster:
             return Refused("AssocMaxSubmitJobLimit", When.LATER, "full")
         if mode == "never":
             return Refused("QOSMaxWallDurationPerJobLimit", When.NEVER, "too long")
+        if mode.startswith("minutes-") and job.minutes > float(mode.removeprefix("minutes-")):
+            return Refused("QOSMaxWallDurationPerJobLimit", When.NEVER, "too long")
         if mode == "lost-before":
             return Unknown("timed out")
         if mode == "strict" and any(
