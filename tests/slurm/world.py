@@ -42,6 +42,9 @@ margin_minutes = 1
 class SlurmWorld(World):
     """The rig's target and checks, on a real cluster, through the command line."""
 
+    patience = 180.0
+    """Seconds that one command may take."""
+
     def __init__(
         self, folder: Path, database: str, cluster: DevCluster, *, isolation: str = "none", wakes: str = "always"
     ) -> None:
@@ -81,7 +84,7 @@ class SlurmWorld(World):
     def cli(self, *arguments: str, codes: tuple[int, ...] = (0,), **extra: str) -> subprocess.CompletedProcess[str]:
         """Run an outerloop command to its end; fails for an exit code that was not expected."""
         process = self.command(*arguments, **extra)
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=self.patience)
         assert process.returncode in codes, f"{arguments}: exit code {process.returncode}\n{out}\n{err}"
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
