@@ -325,6 +325,8 @@ def strategy_of(path: Path, command: tuple[str, ...], candidate: str | None, fra
     """A strategy plan from its own JSON, or from a report's selected candidate and the command given."""
     from pydantic import ValidationError
 
+    from outerloop.planner import PlanReport
+    from outerloop.problems import Problem, translate
     from outerloop.strategies import StrategyPlan
 
     try:
@@ -345,8 +347,9 @@ def strategy_of(path: Path, command: tuple[str, ...], candidate: str | None, fra
             fields = data | ({"command": command} if command else {})
         return StrategyPlan.model_validate(fields)
     except ValidationError as error:
-        told = [f"{path}: {'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors(include_url=False)]
-        raise CliError("\n".join(told)) from None
+        model = PlanReport if "candidates" in data else StrategyPlan
+        told = [Problem(0, *translate(item, model)).text(str(path)) for item in error.errors(include_url=False)]
+        raise CliError("\n".join(dict.fromkeys(told))) from None
 
 
 def _fields_of_report(path: Path, data: dict[str, Any], candidate: str | None) -> dict[str, Any]:

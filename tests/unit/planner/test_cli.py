@@ -164,6 +164,18 @@ def test_compile_without_a_command_and_of_other_files_is_a_sentence(tmp_path: Pa
         assert run("compile", path, "--", "python", "t.py").exit_code == 2
 
 
+def test_compile_names_every_wrong_key_of_a_strategy_plan_with_the_nearest_right_one(tmp_path: Path) -> None:
+    path = tmp_path / "strategy.json"
+    path.write_text('{"famly": "ddp", "command": ["x"], "framework": "torc"}')
+    result = run("compile", path)
+    assert result.exit_code == 2
+    assert result.output.splitlines() == [
+        f"Error: {path}: family: is missing",
+        f'{path}: framework: must be one of "torch", "accelerate"; did you mean "torch"? (it is \'torc\')',
+        f'{path}: famly: unknown key; did you mean "family"?',
+    ]
+
+
 def test_compile_accepts_a_strategy_plan_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "strategy.json"
     path.write_text(
