@@ -11,6 +11,7 @@ can know stands in the spec as one of the tokens of `spec.py` and is resolved th
 from outerloop.strategies.command import compile_command
 from outerloop.strategies.errors import CompileError
 from outerloop.strategies.families import FAMILIES
+from outerloop.strategies.own_command import OWN_COMMAND
 from outerloop.strategies.plan import StrategyPlan
 from outerloop.strategies.registry import (
     Compiler,
@@ -30,6 +31,7 @@ from outerloop.strategies.spec import (
 __all__ = [
     "FAMILIES",
     "FILES_TOKEN",
+    "OWN_COMMAND",
     "RDZV_ENDPOINT_TOKEN",
     "RDZV_ID_TOKEN",
     "CompileError",

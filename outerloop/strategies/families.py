@@ -38,7 +38,7 @@ def _common_reasons(plan: StrategyPlan) -> list[str]:
         if launcher in _LAUNCHERS:
             reasons.append(
                 f"the command starts with {launcher}, and the strategy adds its own launcher; "
-                "give the plain command, or use compile_command"
+                "give the command that each process runs, or keep yours with family own_command"
             )
     for name in ("nodes", "processes_per_node"):
         if getattr(plan, name) < 1:

@@ -197,10 +197,12 @@ def test_fsdp2_on_two_ranks_goes_on_after_scancel_with_the_same_losses(
     pytest.importorskip("torch")
     plan = world.plan("fsdp2", family="fsdp2", command=["python"], nodes=1, processes_per_node=2)
     calm, cut = world.out("calm", go=True), world.out("cut", go=False)
-    first, second = (
-        world.train(plan, "--lane", "train", command=("python", "train.py", config_of(out, fsdp=True)))
-        for out in (calm, cut)
-    )
+    script = ("python", "train.py", config_of(cut, fsdp=True))
+    second = world.train(plan, "--lane", "train", command=script)
+    # The one that nobody interrupts is a launch line of the researcher's own.
+    line = ["torchrun", "--nproc-per-node=2", "train.py", config_of(calm, fsdp=True)]
+    own = world.plan("own", family="own_command", command=line, processes_per_node=2)
+    first = world.train(own, "--lane", "train")
     cluster.wait(lambda: all((cut / f"reached-{rank}").exists() for rank in (0, 1)), 120, "step 7 of both ranks")
     world.until_ended(first, ticks=True)
     cluster.run("scancel", world.the_job())

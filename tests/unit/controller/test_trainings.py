@@ -102,6 +102,7 @@ def test_the_job_reads_every_launch_that_the_compilers_make() -> None:
         StrategyPlan(family="local_process", command=("python", "t.py")),
         StrategyPlan(family="sharded_partial_fit", command=("python", "t.py"), shards=3),
         StrategyPlan(family="lease_tasks", command=("python", "{n}"), tasks=({"n": 1},)),
+        StrategyPlan(family="own_command", command=("torchrun", "t.py"), files={"a.json": "{}"}),
         StrategyPlan(
             family="zero3_cpu_offload", command=("python", "t.py"), gpus_per_process=1, framework="accelerate"
         ),
@@ -267,7 +268,17 @@ def test_several_nodes_are_told_how_the_lane_spells_gpus() -> None:
 def test_the_pages_plans_can_be_launched() -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "submit-a-training.md").read_text()
     plans = re.findall(r"```json [^\n]*\n(.*?)```", page, re.DOTALL)
-    assert [len(compile_plan(StrategyPlan.model_validate_json(plan))) for plan in plans] == [1, 2]
+    assert [len(compile_plan(StrategyPlan.model_validate_json(plan))) for plan in plans] == [1, 1, 2]
     known = {option for parameter in training.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    others = {"--json", "--ledger", "--follow", "--model", "--gpus", "--lora", "--tokens"}
+    others = {
+        "--json",
+        "--ledger",
+        "--follow",
+        "--model",
+        "--gpus",
+        "--lora",
+        "--tokens",
+        "--nnodes",
+        "--nproc-per-node",
+    }
     assert set(re.findall(r"--[a-z][a-z-]+", page)) - known - others == {"--epochs", "--lr", "--seed"}
