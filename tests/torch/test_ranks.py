@@ -206,7 +206,12 @@ def test_the_compiled_launch_runs_and_stops_under_torchrun(training: Make, tmp_p
     )
     (spec,) = compile_plan(plan)
     argv, env = spec.resolve({FILES_TOKEN: str(tmp_path)})
-    environment = {**os.environ, **run.env, **env, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    # The torchrun of this environment, wherever its script is.
+    (tools / "torchrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+    (tools / "torchrun").chmod(0o755)
+    environment = {**os.environ, **run.env, **env, "PATH": f"{tools}:{os.environ['PATH']}"}
 
     config.write_text(json.dumps(run.config | {"out": str(run.folder)}))
     with (run.folder / "log.txt").open("w") as log:
