@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("outerloop.cli.runs:show", "One run: its measures, jobs and timeline."),
     "explain": ("outerloop.cli.runs:explain", "Every number behind a run's verdict."),
     "logs": ("outerloop.cli.runs:logs", "What a measure of a run printed."),
+    "reproduce": ("outerloop.cli.reproduce:reproduce", "Do one measure of a run again, or open a shell in its place."),
     "verify": ("outerloop.cli.operate:verify", "Recompute a run's verdict from its slots alone and compare."),
     "archive": ("outerloop.cli.archive:archive", "Pack what a run's verdict rests on into one file for `verify`."),
     "campaign": ("outerloop.cli.campaign:campaign", "Look at a campaign and say something to it."),

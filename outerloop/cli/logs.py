@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from outerloop.controller.views import AttemptView, MeasureView, RunView
     from outerloop.slots import SlotDirectory
 
-__all__ = ["Follower", "logs"]
+__all__ = ["Follower", "chosen_measure", "logs"]
 
 LINES = 200
 """Lines of each stream that are shown unless --lines says otherwise."""
@@ -85,6 +85,15 @@ def logs(
             _follow(reader, view, measure, chosen, folder, wanted, lines, headings=headings)
         else:
             _print(measure, chosen, folder, wanted, lines, headings=headings)
+
+
+def chosen_measure(reader: Reader, run: str, role: str | None) -> tuple[RunView, MeasureView]:
+    """The run and the measure that a person names; without a role the one that failed, else the candidate.
+
+    Raises CliError and LookupError with the near names.
+    """
+    view = _view(reader, run)
+    return view, _measure(view, role)
 
 
 def _view(reader: Reader, run: str) -> RunView:

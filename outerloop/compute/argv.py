@@ -227,6 +227,24 @@ def sbatch_argv(sbatch: Path, job: JobSpec, tasks: ArrayRange | None = None) -> 
     return [*argv, *lane.extra, str(job.script), *job.args]
 
 
+def srun_options(lane: Lane, *, minutes: float, cpus: int, memory_mb: int | None, gpus: int) -> list[str]:
+    """srun's options for one task on one node, asked for as `sbatch_argv` asks for a job of this lane."""
+    memory = [] if memory_mb is None else [f"--mem={memory_mb}M"]
+    if memory_mb is not None and lane.memory_flag != "mem":
+        per_cpu = lane.memory_flag == "mem-per-cpu"
+        memory = [f"--mem-per-cpu={math.ceil(memory_mb / cpus)}M"] if per_cpu else []
+    return [
+        f"--time={format_minutes(minutes)}",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--cpus-per-task={cpus}",
+        *memory,
+        *gpu_options(lane, gpus, 1),
+        *(f"--{option}={value}" for option, value in _where(lane).items() if value),
+        *lane.extra,
+    ]
+
+
 def _where(lane: Lane) -> Mapping[str, str]:
     return {
         "partition": lane.partition,
