@@ -33,6 +33,8 @@ ALLOWED = {
     ("record/server/processes.py", "*"),
     # A doorbell marker that is lost rings again with the next tick's listing.
     ("controller/tick.py", "_fold"),
+    # The copy of a slot that a reproduction ran in, outside of what any other reader knows.
+    ("controller/reproduce.py", "copied"),
     # Doctor tries links and renames on files of its own and removes them.
     ("controller/doctor/host.py", "_durable"),
 }
