@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "archive": ("outerloop.cli.archive:archive", "Pack what a run's verdict rests on into one file for `verify`."),
     "campaign": ("outerloop.cli.campaign:campaign", "Look at a campaign and say something to it."),
     "champions": ("outerloop.cli.runs:champions", "The best accepted candidates and how they came about."),
+    "view": ("outerloop.cli.view:view", "Show runs, benchmarks, trainings and the queue in a browser."),
     "cancel": ("outerloop.cli.operate:cancel", "End a run; its jobs go too unless another run wants them."),
     "retry": (
         "outerloop.cli.operate:retry",

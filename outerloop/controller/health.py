@@ -12,7 +12,17 @@ from outerloop.compute.reasons import Clears, pending_reason
 from outerloop.controller.unrecorded import Unrecorded
 from outerloop.controller.views import Overview, QueueView, RunRow, RunView, TickView
 
-__all__ = ["MISSED_TICKS", "Group", "NextAction", "Problem", "age", "groups", "next_action", "worst_problem"]
+__all__ = [
+    "MISSED_TICKS",
+    "Group",
+    "NextAction",
+    "Problem",
+    "age",
+    "expected_end",
+    "groups",
+    "next_action",
+    "worst_problem",
+]
 
 MISSED_TICKS = 3
 """A tick counts as missing after so many cadences: one may be late on a busy login node, two may be lost."""
@@ -50,6 +60,15 @@ def age(seconds: float) -> str:
         if seconds >= 2 * size or (unit == "min" and seconds >= size):
             return f"{int(seconds // size)} {unit}"
     return f"{int(seconds)} s"
+
+
+def expected_end(waited: float, median: float, p90: float) -> str:
+    """When a run that waits for so many seconds usually would end, after its benchmark's history. "" never."""
+    if waited < median:
+        return f"in ~{age(median - waited)}"
+    if waited < p90:
+        return "any time"
+    return f"late: {age(p90)} usual"
 
 
 def _some(example: str, count: int) -> str:

@@ -72,6 +72,9 @@ class RunFilter:
     target: str = ""
     benchmark: str = ""
     text: str = ""
+    submitter: str = ""
+    kind: str = ""
+    verdict: str = ""
 
 
 @dataclass(frozen=True)

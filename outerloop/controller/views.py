@@ -56,6 +56,7 @@ __all__ = [
     "one_run",
     "overview",
     "queue",
+    "realm_of",
     "reuse",
     "reuse_before",
     "runs",
@@ -66,7 +67,7 @@ UNLISTED = "submitted"
 """Shown as the state of a live attempt that no listing has shown yet."""
 
 
-def _realm(record: Record) -> Any:
+def realm_of(record: Record) -> Any:
     """Id of the record's realm as a subquery: a reader may not make the row that is missing."""
     return select(Realm.id).where(Realm.owner == record.owner, Realm.slot_root == record.slot_root).scalar_subquery()
 
@@ -111,7 +112,7 @@ def _listing(record: Record) -> Select[Any]:
         .select_from(Run)
         .join(counted, true())
         .join(live, true())
-        .where(Run.realm_id == _realm(record))
+        .where(Run.realm_id == realm_of(record))
     )
 
 
@@ -154,13 +155,19 @@ def _row(found: Any) -> RunRow:
 
 
 def _conditions(record: Record, wanted: RunFilter) -> list[Any]:
-    conditions: list[Any] = [Run.realm_id == _realm(record)]
+    conditions: list[Any] = [Run.realm_id == realm_of(record)]
     if wanted.states:
         conditions.append(Run.state.in_(wanted.states))
     if wanted.target:
         conditions.append(Run.target.icontains(wanted.target, autoescape=True))
     if wanted.benchmark:
         conditions.append(Run.benchmark == wanted.benchmark)
+    if wanted.submitter:
+        conditions.append(Run.submitter == wanted.submitter)
+    if wanted.kind:
+        conditions.append(Run.kind == wanted.kind)
+    if wanted.verdict:
+        conditions.append(Run.verdict == wanted.verdict)
     if wanted.text:
         columns = (Run.id, Run.label, Run.target, Run.benchmark)
         conditions.append(or_(*(column.icontains(wanted.text, autoescape=True) for column in columns)))
@@ -268,7 +275,7 @@ def champions(record: Record, benchmark: str = "", *, target: str = "", limit: i
     latest = func.max(Champion.accepted_at).over(partition_by=line)
     every = (
         select(Champion.id, newest.label("newest"), latest.label("latest"))
-        .where(Champion.realm_id == _realm(record))
+        .where(Champion.realm_id == realm_of(record))
         .subquery()
     )
     query = (
@@ -317,7 +324,7 @@ def reuse(record: Record, benchmark: str = "", *, target: str = "") -> tuple[Reu
     """For each benchmark and definition: how often the data that decided last has decided."""
     seeded = exists().where(Measure.run_id == Run.id, Measure.side == "candidate", Measure.seed > 0)
     line = (Run.target, Run.benchmark, Run.definition)
-    conditions = [Run.realm_id == _realm(record), Run.kind == "climb", Run.verdict.in_(_DECIDED)]
+    conditions = [Run.realm_id == realm_of(record), Run.kind == "climb", Run.verdict.in_(_DECIDED)]
     if benchmark:
         conditions.append(Run.benchmark == benchmark)
     if target:
@@ -367,7 +374,7 @@ def benchmarks(record: Record) -> list[str]:
     with record.reading() as session:
         return list(
             session.scalars(
-                select(Run.benchmark).where(Run.realm_id == _realm(record)).distinct().order_by(Run.benchmark)
+                select(Run.benchmark).where(Run.realm_id == realm_of(record)).distinct().order_by(Run.benchmark)
             )
         )
 
@@ -385,7 +392,7 @@ def queue(record: Record) -> tuple[QueueView, ...]:
                 func.min(Attempt.intent_at),
             )
             .outerjoin(Measure, Measure.slot_id == Attempt.slot_id)
-            .where(Attempt.realm_id == _realm(record), Attempt.state.in_(["intent", "submitted"]))
+            .where(Attempt.realm_id == realm_of(record), Attempt.state.in_(["intent", "submitted"]))
             .group_by(state, Attempt.slurm_reason)
             .order_by(state, Attempt.slurm_reason)
         ).all()
@@ -413,7 +420,7 @@ def overview(record: Record) -> Overview:
                 example(Run.id, broken),
             )
             .select_from(Run)
-            .where(Run.realm_id == _realm(record))
+            .where(Run.realm_id == realm_of(record))
         ).one()
     values: tuple[Any, ...] = tuple(found)
     return Overview(*values)
@@ -424,7 +431,7 @@ def last_tick(record: Record) -> TickView | None:
     age = func.extract("epoch", func.now() - Heartbeat.at)
     with record.reading() as session:
         found = session.execute(
-            select(Heartbeat, age).where(Heartbeat.realm_id == _realm(record), Heartbeat.name == "tick")
+            select(Heartbeat, age).where(Heartbeat.realm_id == realm_of(record), Heartbeat.name == "tick")
         ).one_or_none()
     if found is None:
         return None
