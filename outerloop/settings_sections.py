@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+
+from outerloop.compute.names import NAME, check_template
 
 __all__ = [
     "BudgetSettings",
@@ -174,6 +176,10 @@ class SlurmSettings(_Section):
     )
     pyslurm_path: OptionalPath = Field(
         default=None, description="Folder with the site's pyslurm, where outerloop's own environment has none."
+    )
+    job_name: Annotated[str, AfterValidator(check_template)] = Field(
+        default=NAME,
+        description="Job names as the site wants them, with {name} where ours goes. Change it while no job is open.",
     )
     submit_from_jobs: Literal["auto", "yes", "no"] = Field(
         default="auto", description="Whether compute nodes may run sbatch and reach the record (wake jobs need both)."

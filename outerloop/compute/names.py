@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["ARRAY", "PACK", "check_name", "clean_label", "is_pack", "job_name", "job_prefix"]
+__all__ = ["ARRAY", "NAME", "PACK", "check_name", "check_template", "clean_label", "is_pack", "job_name", "job_prefix"]
 
 ARRAY, PACK = "array", "pack"
 """Labels of jobs that hold several attempts: as tasks of an array, or one after another in one job."""
-_PACK_NAME = re.compile(rf"ol-[A-Za-z0-9]+-{PACK}-[0-9a-f]+-\d+", re.ASCII)
+# A site's template may frame the name.
+_FRAME = r"[A-Za-z0-9._-]*"
+_PACK_NAME = re.compile(rf"{_FRAME}ol-[A-Za-z0-9]+-{PACK}-[0-9a-f]+-\d+{_FRAME}", re.ASCII)
 
 # Slurm takes 1,024 characters and anything in them; blanks ended directive parsing, "|" and "," break listings and
 # `sacct --name`, and sacct cuts at 255. This alphabet and length survive every tool.
@@ -20,6 +22,11 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _DEPLOYMENT = re.compile(r"[A-Za-z0-9]{1,16}", re.ASCII)
 _LONGEST = 64
 _KEY_LENGTH = 16
+# ol-, a deployment of eight, a label, a key and a number of six digits stay within the longest name.
+_LONGEST_FRAME = 20
+
+NAME = "{name}"
+"""Where our own part goes in a site's template."""
 
 # What Slurm calls steps and parts of heterogeneous jobs itself.
 _RESERVED = frozenset({"hetjob", "batch", "extern", "interactive", "allocation"})
@@ -49,12 +56,31 @@ def job_prefix(deployment: str) -> str:
     return f"ol-{deployment}-"
 
 
-def job_name(deployment: str, label: str, key: str, number: int) -> str:
-    """`ol-<deployment>-<label>-<first 16 of key>-<number>`, the label cleaned and cut so that the rest fits."""
+def check_template(template: str) -> str:
+    """`template` itself, if it makes names of ours: "{name}" once, and little else. Raises ValueError otherwise.
+
+    For sites that take only names of a pattern of theirs, such as "proj123-{name}".
+    """
+    before, marker, after = template.partition(NAME)
+    if not marker or NAME in after:
+        raise ValueError(f"must hold {NAME} exactly once, where our own part of the name goes")
+    if (before or after) and not _NAME.fullmatch(before + after):
+        raise ValueError(f"besides {NAME}, use letters, digits, dot, underscore and dash")
+    if before.startswith("-"):
+        raise ValueError("a name that begins with a dash would be read as an option")
+    if len(before + after) > _LONGEST_FRAME:
+        raise ValueError(f"leave room for our own part: at most {_LONGEST_FRAME} characters besides {NAME}")
+    return template
+
+
+def job_name(deployment: str, label: str, key: str, number: int, *, template: str = NAME) -> str:
+    """`ol-<deployment>-<label>-<first 16 of key>-<number>` in the site's `template`, the label cleaned and cut so that
+    the rest fits."""
     if number < 0:
         raise ValueError(f"number {number} is negative")
-    prefix = job_prefix(deployment)
-    suffix = f"-{key[:_KEY_LENGTH]}-{number}"
+    before, _, after = template.partition(NAME)
+    prefix = before + job_prefix(deployment)
+    suffix = f"-{key[:_KEY_LENGTH]}-{number}{after}"
     room = _LONGEST - len(prefix) - len(suffix)
     if room < 1:
         raise ValueError(f"number {number} is too long for a job name")

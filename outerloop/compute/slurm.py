@@ -68,6 +68,9 @@ _CLOCK_SLACK_SECONDS = 60.0
 # For seconds after a job ended, sacct of 22.05 shows this instead of its name, beside the right state and exit code.
 _NAME_NOT_KNOWN_YET = "allocation"
 
+# Refusals of sbatch that may be about where it was called, not about the job.
+_MAY_BE_THE_PLACE = frozenset({"PermissionDenied", "TOOL_MISSING", "NoConfiguration"})
+
 # Far below the kernel's limit on arguments, and few enough for one request to a busy controller.
 _CANCEL_BATCH = 500
 
@@ -146,6 +149,27 @@ class SlurmCli:
         return self._submit(job, ArrayRange(count, throttle))
 
     def _submit(self, job: JobSpec, tasks: ArrayRange | None) -> SubmitOutcome:
+        outcome = self._hand_over(job, tasks)
+        if isinstance(outcome, Refused) and outcome.reason in _MAY_BE_THE_PLACE and self._inside_a_job():
+            # Some sites take no submissions from compute nodes. That says nothing about the job: the tick will do it.
+            return Refused("NOT_FROM_JOBS", When.LATER, f"inside a job: {outcome.detail or outcome.reason}")
+        return outcome
+
+    def try_out(self, job: JobSpec) -> Refused | Unknown | None:
+        """Whether the site would take this job (sbatch --test-only); None when it would. Submits nothing."""
+        refused = check_job(job, max_script_bytes=self.max_script_bytes)
+        sbatch = self._tools.get("sbatch")
+        if refused or sbatch is None:
+            return refused or Refused("TOOL_MISSING", When.CONFIG, "no path of sbatch is configured")
+        argv = sbatch_argv(sbatch, job)
+        argv.insert(argv.index("--parsable") + 1, "--test-only")
+        result = run_tool(argv, timeout=self.query_timeout, env=self.environment(job.env))
+        if result.succeeded:
+            return None
+        outcome = _read_submission(result)
+        return outcome if isinstance(outcome, (Refused, Unknown)) else Unknown(f"sbatch: {result.what_happened()}")
+
+    def _hand_over(self, job: JobSpec, tasks: ArrayRange | None) -> SubmitOutcome:
         refused = check_job(job, tasks, max_script_bytes=self.max_script_bytes)
         if refused:
             return refused
@@ -285,6 +309,9 @@ class SlurmCli:
         return None
 
     # --------------------------------------------------------------------------------------------- helpers
+
+    def _inside_a_job(self) -> bool:
+        return "SLURM_JOB_ID" in (os.environ if self._environ is None else self._environ)
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """What Slurm's tools are given, and with sbatch's --export=ALL the job; `extra` has been checked."""

@@ -157,6 +157,7 @@ def open_deployment(settings: Settings, *, config: Path | None, migrate: bool = 
         python=settings.python,
         exports=_exports(config),
         owner_uid=str(os.getuid()),
+        job_names=settings.slurm.job_name,
     )
     name, _lane = settings.wake_lane()
     # Without a file a wake job would open some other deployment; with the URL in the environment alone, none.

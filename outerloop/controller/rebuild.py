@@ -20,7 +20,6 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from outerloop.compute.names import job_name
 from outerloop.controller.campaign_ledger import CampaignLedger, insert_events
 from outerloop.controller.evidence import Disk, read_run
 from outerloop.controller.ledger import fold_events
@@ -224,7 +223,7 @@ def _attempt(
         slot_id=slot.id,
         n=n,
         state="submitted" if job_id else "intent",
-        job_name=str(submitted.get("job_name") or job_name(context.deployment, slot.label, slot.digest, n)),
+        job_name=str(submitted.get("job_name") or context.job_name(slot.label, slot.digest, n)),
         array_id=task[0].id if task else None,
         array_task=task[1] if task else None,
         array_name=task[0].name if task else "",

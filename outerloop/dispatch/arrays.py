@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.orm import Session
 
 from outerloop.compute.jobids import array_id, task_id
-from outerloop.compute.names import ARRAY, PACK, is_pack, job_name
+from outerloop.compute.names import ARRAY, PACK, is_pack
 from outerloop.compute.protocol import Accepted, Compute, NoAnswer, Refused, SubmitOutcome, Unknown, When
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEvidence, read_intent
@@ -227,7 +227,7 @@ def _free_name(context: Context, session: Session, tasks: Sequence[tuple[str, in
     digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
     number = 0
     while True:
-        name = job_name(context.deployment, label, digest, number)
+        name = context.job_name(label, digest, number)
         taken = select(Array.id).where(Array.realm_id == context.record.realm_id, Array.name == name)
         if session.scalar(taken) is None:
             return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outerloop.compute.names import NAME, job_name
 from outerloop.compute.protocol import Compute
 from outerloop.record.store import Record
 from outerloop.slots import SlotDirectory, StateRoot
@@ -40,6 +41,12 @@ class Context:
     owner_uid: str
     exports: tuple[tuple[str, str], ...] = ()
     """What a wake job needs in its environment to open this same deployment. No secrets."""
+    job_names: str = NAME
+    """The site's template for job names; it must not change while jobs are unaccounted for."""
 
     def slot(self, digest: str) -> SlotDirectory:
         return SlotDirectory(self.root.slot(digest), digest)
+
+    def job_name(self, label: str, key: str, number: int) -> str:
+        """The name of a job of this deployment, the same whoever asks."""
+        return job_name(self.deployment, label, key, number, template=self.job_names)

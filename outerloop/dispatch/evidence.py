@@ -127,6 +127,8 @@ class Evidence:
     elapsed_seconds: float | None = None
     node: str = ""
     cancelled_by: str = ""
+    canceller_open: bool = False
+    """Accounting, which knows who cancelled, did not answer yet. A site without accounting never will."""
     owner_uid: str = ""
     result: ResultFacts | None = None
     claimed: bool = False
@@ -337,6 +339,8 @@ def _failed(e: Evidence) -> Decision:
 def _cancelled(e: Evidence) -> Decision:
     if e.cancel_reason:
         return Decision(Action.CANCELLED, "CANCELLED", e.cancel_reason)
+    if e.canceller_open and not e.cancelled_by:
+        return Decision(Action.WAIT, "CANCELLED", "cancelled; accounting has not said yet by whom")
     if e.cancelled_by in {"0", "root", "slurm"} and e.cancelled_by != e.owner_uid:
         return Decision(Action.INFRASTRUCTURE, "CANCELLED_BY_SYSTEM", "cancelled by the system")
     who = f"by user {e.cancelled_by}" if e.cancelled_by else "outside outerloop (the site does not say by whom)"

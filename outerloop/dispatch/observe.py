@@ -7,11 +7,11 @@ follows from it (evidence.py, settle.py).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from outerloop.compute.jobids import array_id
-from outerloop.compute.protocol import Compute, History, JobRow, Listing, NoAnswer, Unavailable
+from outerloop.compute.protocol import Compute, History, JobRow, JobState, Listing, NoAnswer, SiteLimits, Unavailable
 from outerloop.record.store import Record
 
 __all__ = ["Observation", "Sighting", "observe"]
@@ -30,6 +30,8 @@ class Sighting:
     answered: bool
     listed: bool
     row: JobRow | None
+    canceller_open: bool = False
+    """The job is cancelled, and accounting, which knows by whom, was not asked or did not answer."""
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Observation:
     _history_ids: dict[str, JobRow] = field(default_factory=dict)
     _history_names: dict[str, list[JobRow]] = field(default_factory=dict)
     _asked: set[str] = field(default_factory=set)
+    _limits: SiteLimits | NoAnswer | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.listing, Listing):
@@ -83,6 +86,8 @@ class Observation:
         """What is known of a submitted job, by id; a history row must bear its name too (ids are reused)."""
         row = self._by_id.get(job_id)
         if row is not None and (not row.name or row.name == job_name):
+            if row.state is JobState.CANCELLED and not row.cancelled_by:
+                return self._cancelled(row, job_name)
             return Sighting(answered=True, listed=True, row=row)
         if not self.complete:
             return Sighting(answered=False, listed=False, row=None)
@@ -95,6 +100,30 @@ class Observation:
         if past is not None and not past.state.final:
             past = None
         return Sighting(answered=True, listed=False, row=past)
+
+    def _cancelled(self, row: JobRow, job_name: str) -> Sighting:
+        """The queue does not say by whom a job was cancelled; accounting does."""
+        if isinstance(self._history, Unavailable):
+            return Sighting(answered=True, listed=True, row=row)
+        if not isinstance(self._history, History) or row.job_id not in self._asked:
+            return Sighting(answered=True, listed=True, row=row, canceller_open=True)
+        past = self._history_ids.get(row.job_id)
+        if past is not None and past.name in ("", job_name) and past.state is JobState.CANCELLED:
+            row = replace(row, cancelled_by=past.cancelled_by)
+        return Sighting(answered=True, listed=True, row=row)
+
+    def preemption_cancels(self, partition: str) -> bool:
+        """Whether the site ends preempted jobs of `partition` (empty: the default one) for good. Asked at most once per
+        observation, and only when somebody wants to know; no answer means no, which waits for the job's return."""
+        if self._limits is None:
+            self._limits = self.compute.limits()
+        if isinstance(self._limits, NoAnswer):
+            return False
+        partitions = self._limits.partitions
+        name = partition or next((name for name, facts in partitions.items() if facts.get("Default") == "YES"), "")
+        # A list of partitions may start the job in any of them: only what all of them do can be expected.
+        modes = [partitions.get(part, {}).get("PreemptMode") or self._limits.preempt_mode for part in name.split(",")]
+        return all("CANCEL" in mode.upper().split(",") for mode in modes)
 
     def named(self, job_name: str) -> Sighting:
         """What is known of a job of which only the name is certain. The newest of several counts."""

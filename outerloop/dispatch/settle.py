@@ -9,6 +9,7 @@ its word on disk, and the next one repeats it instead of deciding anew.
 
 from __future__ import annotations
 
+import pwd
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.names import is_pack
-from outerloop.compute.protocol import JobRow, NoAnswer
+from outerloop.compute.protocol import JobRow, JobState, NoAnswer
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, Evidence, ResultFacts, read_evidence
 from outerloop.dispatch.observe import Observation
@@ -56,10 +57,17 @@ def live_attempts(session: Session, realm_id: int, slot_ids: Iterable[int] | Non
 
 
 def ask_about(observation: Observation, attempts: Iterable[Attempt]) -> None:
-    """Ask accounting, in one query, about every live attempt that the listing lacks: jobs by id, intents by name."""
+    """Ask accounting, in one query, about every live attempt that the listing lacks (jobs by id, intents by name) or
+    shows as cancelled by nobody knows whom."""
     ids, names, since = [], [], []
     for attempt in attempts:
-        if attempt.job_id is not None and observation.listed(attempt.job_id) is None:
+        listed = observation.listed(attempt.job_id) if attempt.job_id is not None else None
+        by_others = (
+            listed is not None
+            and listed.state is JobState.CANCELLED
+            and not (listed.cancelled_by or attempt.cancel_reason)
+        )
+        if attempt.job_id is not None and (listed is None or by_others):
             ids.append(attempt.job_id)
         elif attempt.job_id is None and not observation.named(attempt.known_as).listed:
             names.append(attempt.known_as)
@@ -129,7 +137,8 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
             exit_code=row.exit_code if row else None,
             elapsed_seconds=_elapsed(row),
             node=row.node if row else "",
-            cancelled_by=row.cancelled_by if row else "",
+            cancelled_by=_by_whom(row.cancelled_by) if row else "",
+            canceller_open=sighting.canceller_open,
             owner_uid=context.owner_uid,
             result=facts,
             claimed=claim is not None,
@@ -143,7 +152,9 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
             stalled_before=_stalled_before(session, slot.id, attempt.n),
             suspect_before=_suspect_before(session, slot.id),
             cancel_reason=attempt.cancel_reason or "",
-            preempt_cancels=bool(slot.order.get("preempt_cancels")),
+            preempt_cancels=row is not None
+            and row.state is JobState.PREEMPTED
+            and observation.preemption_cancels(str((slot.order.get("lane") or {}).get("partition") or "")),
             grace_seconds=context.patience.gone if row is None else context.patience.grace,
             preempt_grace_seconds=context.patience.preempt,
         )
@@ -362,6 +373,15 @@ def _elapsed(row: JobRow | None) -> float | None:
     if row is None or row.started is None or row.ended is None:
         return None
     return max(0.0, row.ended - row.started)
+
+
+def _by_whom(canceller: str) -> str:
+    """ "slurm" for the number of Slurm's own account, which differs between sites; all else as it is."""
+    try:
+        named = pwd.getpwuid(int(canceller)).pw_name
+    except (ValueError, KeyError, OverflowError):
+        return canceller
+    return named if named == "slurm" else canceller
 
 
 def _seconds_since(then: datetime | None, now: datetime) -> float:

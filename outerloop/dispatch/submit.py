@@ -15,7 +15,6 @@ from functools import partial
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
-from outerloop.compute.names import job_name
 from outerloop.compute.protocol import Accepted, Refused, SubmitOutcome, Unknown, When
 from outerloop.dispatch.arrays import (
     ArraySubmission,
@@ -149,7 +148,7 @@ def _intend(
         minutes = walltime_minutes(slot.order, context.patience.margin_minutes)
         reserved.append(reserve(session, slot, minutes, budget, hours.get(slot.target, 0.0)))
         hours[slot.target] = hours.get(slot.target, 0.0) + reserved[-1]
-        name = job_name(context.deployment, slot.label, slot.digest, n)
+        name = context.job_name(slot.label, slot.digest, n)
         drafts.append(Submission.draft(slot, n, name, minutes, now, tuple(exclude)))
     if not drafts:
         return []

@@ -15,7 +15,6 @@ from pathlib import Path
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from outerloop.compute.names import job_name
 from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, Unknown, When
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import NEVER_REASONS
@@ -76,7 +75,7 @@ def ring_later(
             realm_id=context.record.realm_id,
             run_id=lease.run_id,
             number=number,
-            job_name=job_name(context.deployment, "wake", lease.run_id, number),
+            job_name=context.job_name("wake", lease.run_id, number),
             awaited=awaited,
         )
         session.add(wake)

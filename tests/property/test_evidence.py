@@ -47,6 +47,7 @@ evidences = st.builds(
     exit_code=st.none() | st.sampled_from([0, 1, 95, 96, 97, 98, 99, 137]),
     elapsed_seconds=st.none() | seconds,
     cancelled_by=st.sampled_from(["", "0", "root", "1000", "slurm"]),
+    canceller_open=st.booleans(),
     owner_uid=st.sampled_from(["0", "1000"]),
     result=st.none() | results,
     claimed=st.booleans(),

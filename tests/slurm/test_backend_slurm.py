@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from outerloop.compute.protocol import (
 from outerloop.compute.reasons import Clears, pending_reason
 from outerloop.compute.slurm import SlurmCli
 from outerloop.compute.walltime import parse_walltime
+from outerloop.dispatch.observe import Observation
 from tests.slurm.cluster import DevCluster
 from tests.unit.compute.contract import Bench
 
@@ -315,3 +317,37 @@ def test_row_66_without_requeue_a_preempted_job_is_preempted_and_final(bench: Be
     again = bench.compute.submit(replace(job, name="again", exclude=("n1",), nodes=1))
     assert isinstance(again, Accepted)
     assert bench.until_state(again.job_id, JobState.RUNNING).node not in ("", "n1")
+
+
+def test_row_80_who_cancelled_a_job_that_the_queue_still_lists_is_told_by_accounting(
+    cluster: DevCluster, bench: Bench
+) -> None:
+    job_id = bench.submit(bench.job("ol-d1-cut-0123456789abcdef-1", "sleep 600"))
+    bench.until_state(job_id, JobState.RUNNING)
+    cluster.run("scancel", job_id)
+    bench.until_state(job_id, JobState.CANCELLED)
+
+    def asked() -> Observation:
+        seen = Observation(datetime.fromtimestamp(bench.began, UTC), bench.listing(), bench.compute)
+        assert seen.job(job_id, "ol-d1-cut-0123456789abcdef-1").canceller_open, "the listing does not say by whom"
+        seen.ask_history(datetime.fromtimestamp(bench.began, UTC), [job_id], [])
+        return seen
+
+    bench.until(
+        lambda: (row := asked().job(job_id, "ol-d1-cut-0123456789abcdef-1").row) and row.cancelled_by, "accounting"
+    )
+    sighting = asked().job(job_id, "ol-d1-cut-0123456789abcdef-1")
+    assert sighting.listed and not sighting.canceller_open and sighting.row is not None
+    assert sighting.row.cancelled_by == str(os.getuid())
+
+
+def test_row_65_a_partitions_own_preemption_counts(cluster: DevCluster, bench: Bench) -> None:
+    def cancels(partition: str) -> bool:
+        return Observation(datetime.now(UTC), bench.listing(), bench.compute).preemption_cancels(partition)
+
+    assert not cancels("preempt") and not cancels("")
+    cluster.run("scontrol", "update", "PartitionName=preempt", "PreemptMode=CANCEL")
+    try:
+        assert cancels("preempt") and not cancels("cpu") and not cancels("preempt,cpu")
+    finally:
+        cluster.run("scontrol", "update", "PartitionName=preempt", "PreemptMode=REQUEUE")

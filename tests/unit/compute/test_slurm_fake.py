@@ -9,6 +9,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -599,3 +600,42 @@ def test_limits_without_values_are_not_invented(fake: FakeSlurm, compute: SlurmC
     assert limits == SiteLimits(
         min_job_age_seconds=300, partitions={"a": {"MaxTime": "1-00:00:00", "TRES": "cpu=4,mem=1G"}}
     )
+
+
+# ------------------------------------------------------------------------------------------- site's places
+
+
+@pytest.mark.parametrize(
+    "stderr", ["sbatch: error: Batch job submission failed: Access/permission denied\n", "MISSING TOOL"]
+)
+def test_row_40_a_site_that_takes_no_submissions_from_jobs_refuses_the_place_and_not_the_job(
+    stderr: str, fake: FakeSlurm, job: JobSpec, tmp_path: Path
+) -> None:
+    fake.rule("sbatch", rc=1, stderr=stderr)
+    bin_dir = tmp_path / "empty" if stderr == "MISSING TOOL" else fake.bin
+    outside = SlurmCli(bin_dir=bin_dir, environ={"PATH": "/usr/bin"}).submit(job)
+    inside = SlurmCli(bin_dir=bin_dir, environ={"PATH": "/usr/bin", "SLURM_JOB_ID": "7"}).submit(job)
+    assert isinstance(outside, Refused) and outside.when is When.CONFIG
+    assert isinstance(inside, Refused) and (inside.reason, inside.when) == ("NOT_FROM_JOBS", When.LATER)
+
+
+def test_trying_a_job_out_submits_nothing(fake: FakeSlurm, compute: SlurmCli, job: JobSpec) -> None:
+    fake.rule("sbatch", argv="--test-only.*--nodes=1", stderr="sbatch: Job 5 to start at 2026-01-02T03:04:05\n")
+    fake.rule(
+        "sbatch", argv="--test-only", rc=1, stderr="sbatch: error: Invalid generic resource (gres) specification\n"
+    )
+    assert isinstance(compute, SlurmCli)
+    assert compute.try_out(job) is None
+    refused = compute.try_out(replace(job, nodes=2))
+    assert isinstance(refused, Refused) and refused.reason == "GPU_FLAG"
+    assert all("--test-only" in call.argv for call in fake.calls("sbatch"))
+
+
+@pytest.mark.parametrize(("accounting", "expected"), [("off", Unavailable), ("auto", Unavailable), ("on", NoAnswer)])
+def test_the_settings_decide_what_a_site_without_accounting_is(
+    accounting: Literal["auto", "on", "off"], expected: type, fake: FakeSlurm
+) -> None:
+    fake.rule("sacct", rc=1, stderr="Slurm accounting storage is disabled\n")
+    compute = SlurmCli(bin_dir=fake.bin, accounting=accounting)
+    assert isinstance(compute.history(0, ["1"], []), expected)
+    assert len(fake.calls("sacct")) == (0 if accounting == "off" else 1)

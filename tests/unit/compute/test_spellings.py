@@ -8,7 +8,7 @@ import pytest
 
 from outerloop.compute import states
 from outerloop.compute.jobids import expand_ids, is_job_id
-from outerloop.compute.names import check_name, clean_label, job_name
+from outerloop.compute.names import ARRAY, PACK, check_name, check_template, clean_label, is_pack, job_name
 from outerloop.compute.protocol import JobState
 from outerloop.compute.reasons import Clears, pending_reason
 from outerloop.compute.states import SPELLINGS, parse_state
@@ -182,3 +182,27 @@ def test_what_is_no_id_is_refused(text: str) -> None:
     assert not is_job_id(text)
     with pytest.raises(ValueError, match="not a job id"):
         expand_ids(text)
+
+
+@pytest.mark.parametrize(
+    "template", ["{name}", "proj123-{name}", "{name}.batch", "lab_a-{name}-x", "a" * 20 + "{name}"]
+)
+def test_a_sites_template_frames_a_name_that_still_fits(template: str) -> None:
+    check_template(template)
+    name = job_name(
+        "d1234567", "a label that is far too long for any of this" * 2, "f" * 64, 999_999, template=template
+    )
+    before, after = template.split("{name}")
+    assert name.startswith(f"{before}ol-d1234567-") and name.endswith(f"-{'f' * 16}-999999{after}")
+    assert len(name) <= 64 and check_name(name)
+    assert is_pack(job_name("d1", PACK, "0" * 64, 3, template=template))
+    assert not is_pack(job_name("d1", ARRAY, "0" * 64, 3, template=template))
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["", "proj", "{name}{name}", "-{name}", "a b {name}", "{Name}", "a" * 21 + "{name}", "é{name}", "{name}|"],
+)
+def test_a_template_that_makes_bad_names_is_refused(template: str) -> None:
+    with pytest.raises(ValueError):
+        check_template(template)

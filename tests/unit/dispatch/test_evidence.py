@@ -108,6 +108,9 @@ def test_who_cancelled_decides() -> None:
     assert read(state=S.CANCELLED, cancelled_by="0", owner_uid="1000") == (A.INFRASTRUCTURE, "CANCELLED_BY_SYSTEM")
     assert read(state=S.CANCELLED, cancelled_by="0", owner_uid="0")[0] is A.USER
     assert read(state=S.CANCELLED)[0] is A.USER
+    assert read(state=S.CANCELLED, canceller_open=True)[0] is A.WAIT, "nothing is concluded from silence"
+    assert read(state=S.CANCELLED, canceller_open=True, cancel_reason="ours")[0] is A.CANCELLED
+    assert read(state=S.CANCELLED, cancelled_by="slurm", owner_uid="1000") == (A.INFRASTRUCTURE, "CANCELLED_BY_SYSTEM")
 
 
 def test_gone_without_a_trace_is_lost_after_its_grace() -> None:
