@@ -315,9 +315,8 @@ def calibrate(wanted: tuple[str, ...], as_json: bool) -> None:
         if as_json:
             emit_json([{**asdict(item), "difference": item.difference} for item in found])
         else:
-            click.echo(
-                "Both columns are estimates: ours, and torch's fake-tensor memory tracker on a reference decoder."
-            )
+            click.echo("Both columns are estimates: ours, and torch's fake-tensor memory tracker on a")
+            click.echo("reference decoder.")
             click.echo(render(found), nl=False)
 
 

@@ -242,6 +242,6 @@ def hint(request: PlanRequest, candidates: Sequence[Candidate], found: Sequence[
         missing = next(k.text for k in unknown[0].checks if k.ok is None)
         return f"{unknown[0].name} fails on what is unknown only: {missing}"
     if candidates:
-        nearest = min(candidates, key=lambda c: (len(c.reasons), c.vram_deficit_gb or 0.0))
+        nearest = min(candidates, key=lambda c: (c.vram_deficit_gb or 0.0, len(c.reasons)))
         return f"no single change gives a plan; nearest is {nearest.name}: {'; '.join(nearest.reasons)}"
     return None

@@ -119,6 +119,21 @@ def test_the_hint_is_true_the_changed_request_gets_the_named_candidate() -> None
     assert changed.selected == "single_gpu+ackpt"
 
 
+def test_where_no_single_change_is_enough_the_hint_names_what_lacks_the_least_memory() -> None:
+    report = planned(finetune("llama-3.1-70b", precision="fp32"), {"gpus_per_host": 1, "gpu": "T4"})
+    assert report.unlocks == ()
+    assert report.hint is not None
+    assert report.hint.startswith("no single change gives a plan; nearest is zero3_cpu_offload: needs 152.6 GB per GPU")
+    assert "offloading needs 1693.3 GB of host memory" in report.hint
+
+
+def test_where_only_an_unknown_stands_in_the_way_the_hint_names_it() -> None:
+    report = planned(finetune("gpt2"), {"gpus_per_host": 1, "gpu": "H100"}, deadline_hours=1)
+    assert report.hint == (
+        "single_gpu fails on what is unknown only: time unknown, so the deadline of 1.0 h cannot be shown to hold"
+    )
+
+
 def test_every_refusal_lists_all_its_reasons_at_once() -> None:
     """Family not asked for, bf16 on a V100, indivisible batch, memory, and an unknown time and cost: six reasons."""
     report = planned(
