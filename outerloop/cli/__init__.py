@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "champions": ("outerloop.cli.runs:champions", "The best accepted candidates and how they came about."),
     "view": ("outerloop.cli.view:view", "Show runs, benchmarks, trainings and the queue in a browser."),
     "cancel": ("outerloop.cli.operate:cancel", "End a run; its jobs go too unless another run wants them."),
+    "pause": ("outerloop.cli.operate:pause", "Submit nothing new for runs; jobs that are out go on."),
+    "resume": ("outerloop.cli.operate:resume", "Go on with paused runs."),
     "retry": (
         "outerloop.cli.operate:retry",
         "Give a blocked run, or an exhausted slot (by digest), its attempts again.",

@@ -1,4 +1,4 @@
-"""Commands that change runs or keep them going: tick, wake, cancel, retry, verify, gc.
+"""Commands that change runs or keep them going: tick, wake, cancel, pause, resume, retry, verify, gc.
 
 Covered: options and rendering. Not covered: what they do (controller).
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode
+
+if TYPE_CHECKING:
+    from outerloop.controller.deployment import Deployment
 
 NO_ANSWER_TEXT = "the queue did not answer; nothing was concluded from that, the next tick looks again"
 
@@ -162,6 +167,44 @@ def cancel(run: str, why: str) -> None:
             raise CliError(str(error), ExitCode.REFUSED) from error
         click.echo(f"run {found.id}: cancelled ({why})")
         notes(told)
+
+
+@click.command("pause", help="Submit nothing new for each RUN; jobs that are out go on, and their results count.")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--why", default="paused by its owner", show_default=True, help="Recorded with the pause.")
+def pause(runs: tuple[str, ...], why: str) -> None:
+    from outerloop.controller.operate import pause as hold
+
+    _for_each(runs, lambda deployment, run_id: hold(deployment, run_id, why))
+
+
+@click.command("resume", help="Go on with each paused RUN.")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+def resume(runs: tuple[str, ...]) -> None:
+    from outerloop.controller.operate import resume as go_on
+
+    _for_each(runs, go_on)
+
+
+def _for_each(names: tuple[str, ...], do: Callable[[Deployment, str], None]) -> None:
+    """Say it to every run, then advance each; one that refuses does not keep the others from it."""
+    from outerloop.controller.advance import advance
+    from outerloop.controller.operate import OperatorError, find_run
+
+    refused: list[str] = []
+    with opened() as deployment:
+        found = [find_run(deployment, name).id for name in names]
+        for run_id in dict.fromkeys(found):
+            try:
+                do(deployment, run_id)
+            except OperatorError as error:
+                refused.append(str(error))
+                continue
+            advanced = advance(deployment, run_id)
+            click.echo(f"{run_id}  {advanced.state:<8} {advanced.sentence}")
+            notes(advanced.notes)
+    if refused:
+        raise CliError("\n".join(refused), ExitCode.REFUSED)
 
 
 @click.command("retry", help="Give a blocked run, or an exhausted slot (by digest), its attempts again.")

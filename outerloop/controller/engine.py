@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.interest import drop_interest
-from outerloop.controller.ledger import Ledger, LedgerEvent, effective_cancel, fold_events
+from outerloop.controller.ledger import PAUSED, Ledger, LedgerEvent, effective_cancel, fold_events, paused
 from outerloop.controller.request import Execution
 from outerloop.controller.submit import changed_image
 from outerloop.dispatch.arrays import awaited_jobs, with_arrays
@@ -136,6 +136,8 @@ class Engine:
             return self._done(run.state, run.sentence or "")
         if run.state == "blocked":
             return self._done(run.state, f"{run.state_reason}: {run.state_detail}")
+        if (pause := paused(self.events)) is not None:
+            return self._block(PAUSED, f"paused by {pause.body.get('by')}: {pause.body.get('why')}")
         try:
             kind = kinds[run.kind](self, run)
             return self._end(ending) if (ending := kind.before_jobs()) is not None else self._until_rest(kind)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outerloop.compute.reasons import Clears, pending_reason
+from outerloop.controller.ledger import PAUSED
 from outerloop.controller.unrecorded import Unrecorded
 from outerloop.controller.views import Overview, QueueView, RunRow, RunView, TickView
 
@@ -135,7 +136,8 @@ def worst_problem(
                     f" {'themselves' if several else 'itself'}. {meaning.sentence}",
                 )
     if not seen.open:
-        return Problem("", "No run is open.")
+        only = f"; {seen.paused} are paused" if seen.paused > 1 else "; one is paused" if seen.paused else ""
+        return Problem("", f"No run is open{only}.")
     count = f"{seen.open} run{'s are' if seen.open != 1 else ' is'} open"
     beat = f"the last tick ended {age(tick.age_seconds)} ago" if tick is not None else "no tick has run yet"
     return Problem("", f"Nothing is wrong: {count}, {beat}.")
@@ -143,6 +145,8 @@ def worst_problem(
 
 def _heading(run: RunRow) -> tuple[int, str]:
     """Place in the list and heading of what a run waits for."""
+    if run.state == "blocked" and run.state_reason == PAUSED:
+        return 8, "Paused until somebody resumes them"
     if run.state == "blocked":
         return 0, "Blocked until somebody acts"
     if run.state == "ended":
@@ -181,6 +185,8 @@ def next_action(view: RunView, tick: TickView | None, *, cadence_seconds: float)
         if row.verdict == "cancelled":
             return NextAction("It was cancelled; asking again goes on with the same seeds.")
         return NextAction("It has ended.", f"outerloop explain {row.id}")
+    if row.state == "blocked" and row.state_reason == PAUSED:
+        return NextAction("It is paused; nothing new is submitted.", f"outerloop resume {row.id}")
     if row.state == "blocked":
         return NextAction("Remove the cause, then give it its attempts again.", f"outerloop retry {row.id}")
     parts = []

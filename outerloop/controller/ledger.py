@@ -11,6 +11,8 @@ Not covered: deciding what happens (advance.py). The same fold serves a living r
     verdict  round, verdict (all numbers), champion_seq (or null)
     cancel   by, why
     retry    by, slots
+    pause    by, why: nothing new is submitted from here on
+    resume   by
 """
 
 from __future__ import annotations
@@ -28,7 +30,21 @@ from outerloop.record.models import Champion, Event, Run
 from outerloop.slots import StateRoot
 from outerloop.slots.files import publish, read_json
 
-__all__ = ["Behind", "Ledger", "LedgerEvent", "TornEvent", "crowned", "effective_cancel", "fold_events"]
+__all__ = [
+    "PAUSED",
+    "Behind",
+    "Ledger",
+    "LedgerEvent",
+    "TornEvent",
+    "crowned",
+    "effective_cancel",
+    "fold_events",
+    "paused",
+]
+
+
+PAUSED = "PAUSED"
+"""Reason word of a run that an operator paused. It is blocked, but nothing is wrong with it."""
 
 
 class TornEvent(ValueError):
@@ -119,6 +135,17 @@ def effective_cancel(events: Sequence[LedgerEvent]) -> LedgerEvent | None:
         elif event.kind == "cancel" and not going_for_crown:
             return event
     return None
+
+
+def paused(events: Sequence[LedgerEvent]) -> LedgerEvent | None:
+    """The pause that is in force: the last one that no resume follows."""
+    found = None
+    for event in events:
+        if event.kind == "pause":
+            found = event
+        elif event.kind == "resume":
+            found = None
+    return found
 
 
 def fold_events(session: Session, run: Run, events: Sequence[LedgerEvent], *, root: StateRoot) -> None:

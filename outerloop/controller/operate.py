@@ -1,6 +1,6 @@
-"""What an operator does to runs: cancel, retry.
+"""What an operator does to runs: cancel, retry, pause, resume.
 
-Covered: both, as facts in the run's ledger before they are in the record. Not covered: advancing afterwards.
+Covered: all of them, as facts in the run's ledger before they are in the record. Not covered: advancing afterwards.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 
 from outerloop.controller.deployment import Deployment, account
 from outerloop.controller.interest import drop_interest
-from outerloop.controller.ledger import Behind, Ledger, crowned, effective_cancel, fold_events
+from outerloop.controller.ledger import PAUSED, Behind, Ledger, crowned, effective_cancel, fold_events, paused
 from outerloop.record.models import Attempt, Measure, Run, Slot
 from outerloop.record.store import Record
 
-__all__ = ["OperatorError", "Retried", "cancel", "find_run", "retry"]
+__all__ = ["OperatorError", "Retried", "cancel", "find_run", "pause", "resume", "retry"]
 
 TRIES = 50
 """Attempts to write the next event while others write too."""
@@ -94,6 +94,54 @@ def cancel(deployment: Deployment, run_id: str, why: str) -> list[str]:
     raise OperatorError(f"run {run_id} is changing too fast to cancel; try again")
 
 
+def pause(deployment: Deployment, run_id: str, why: str) -> None:
+    """Submit nothing new for a run; jobs that are out go on and their results count. Pausing twice changes nothing.
+
+    Whoever advances the run next sees it; advance it to have it at once. Raises OperatorError, LookupError.
+    """
+    _say(deployment, run_id, "pause", {"by": account(), "why": why})
+
+
+def resume(deployment: Deployment, run_id: str) -> None:
+    """Take a pause back. Raises OperatorError when there is none, LookupError."""
+    _say(deployment, run_id, "resume", {"by": account()})
+
+
+def _say(deployment: Deployment, run_id: str, word: str, body: dict[str, object]) -> None:
+    """Write a pause or a resume into the ledger, then see that somebody looks at the run."""
+    context = deployment.context
+    ledger = Ledger(context.root, run_id)
+    for _ in range(TRIES):
+        events = ledger.read()
+        with context.record.reading() as session:
+            run = session.get(Run, run_id)
+        if run is None:
+            raise LookupError(f"there is no run {run_id}")
+        if run.kind == "campaign":
+            other = {"pause": "stop", "resume": "resume"}[word]
+            raise OperatorError(f"run {run_id} is a campaign: `outerloop campaign {other} {run_id}`")
+        if run.state == "ended" or any(event.kind == "verdict" for event in events) or effective_cancel(events):
+            raise OperatorError(f"run {run_id} has ended already ({run.verdict or 'decided'})")
+        in_force = paused(events) is not None
+        if word == "resume" and not in_force and run.state_reason != PAUSED:
+            raise OperatorError(f"run {run_id} is not paused")
+        if in_force == (word == "resume"):
+            try:
+                ledger.append(len(events), word, body)
+            except Behind:
+                continue
+            events = ledger.read()
+        with context.record.transaction("tx.operator") as session:
+            row = session.scalars(select(Run).where(Run.id == run_id).with_for_update()).one()
+            fold_events(session, row, events, root=context.root)
+            if row.state in {"queued", "waiting"} or (word == "resume" and row.state_reason == PAUSED):
+                row.due_at = func.now()
+                if row.state == "blocked":
+                    row.state, row.state_reason, row.state_detail = "queued", "", ""
+        return
+    raise OperatorError(f"run {run_id} is changing too fast to {word}; try again")
+
+
 @dataclass
 class Retried:
     """What a retry reopened."""
@@ -129,6 +177,8 @@ def retry(deployment: Deployment, name: str) -> Retried:
                     else "`outerloop submit climb … --again`"
                 )
             )
+        if run.state_reason == PAUSED:
+            raise OperatorError(f"run {run.id} is paused: `outerloop resume {run.id}`")
         run_ids.add(run.id)
         with record.reading() as session:
             slot_ids = list(
@@ -158,7 +208,7 @@ def retry(deployment: Deployment, name: str) -> Retried:
         with record.transaction("tx.operator") as session:
             changed = session.scalar(
                 update(Run)
-                .where(Run.id == run_id, Run.state == "blocked")
+                .where(Run.id == run_id, Run.state == "blocked", Run.state_reason != PAUSED)
                 .values(state="queued", state_reason="", state_detail="", due_at=func.now())
                 .returning(Run.id)
             )

@@ -266,6 +266,8 @@ class Overview:
     broken: int
     """Queued or waiting runs whose last advancing failed with an unexpected error."""
     broken_run: str
+    paused: int = 0
+    """Blocked by an operator's word and nothing else; not among the blocked."""
 
     @property
     def moving(self) -> int:

@@ -91,6 +91,10 @@ def _event(event: EventView) -> str:
             return f"verdict: {verdict.get('sentence') or verdict.get('outcome')}"
         case "cancel":
             return f"cancelled by {body.get('by')}: {body.get('why')}"
+        case "pause":
+            return f"paused by {body.get('by')}: {body.get('why')}"
+        case "resume":
+            return f"resumed by {body.get('by')}"
         case "retry":
             return f"attempts given again by {body.get('by')}"
         case other:

@@ -16,6 +16,7 @@ from sqlalchemy import Select, Text, and_, cast, exists, func, literal, or_, sel
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 from sqlalchemy.orm import aliased
 
+from outerloop.controller.ledger import PAUSED
 from outerloop.controller.shown import (
     AttemptView,
     ChampionView,
@@ -403,6 +404,8 @@ def overview(record: Record) -> Overview:
     """Numbers over all runs of the realm. The examples are the ones that changed last."""
     moving = Run.state.in_(["queued", "waiting"])
     broken = and_(moving, Run.last_error.is_not(None))
+    held = and_(Run.state == "blocked", Run.state_reason == PAUSED)
+    blocked = and_(Run.state == "blocked", Run.state_reason != PAUSED)
 
     def example(column: Any, condition: Any) -> Any:
         ordered = aggregate_order_by(column, Run.updated_at.desc(), Run.id)
@@ -412,12 +415,16 @@ def overview(record: Record) -> Overview:
         found = session.execute(
             select(
                 func.now(),
-                *(func.count().filter(Run.state == state) for state in (*OPEN_STATES, "ended")),
+                func.count().filter(Run.state == "queued"),
+                func.count().filter(Run.state == "waiting"),
+                func.count().filter(blocked),
+                func.count().filter(Run.state == "ended"),
                 func.min(Run.created_at).filter(moving),
-                example(Run.id, Run.state == "blocked"),
-                example(Run.state_reason, Run.state == "blocked"),
+                example(Run.id, blocked),
+                example(Run.state_reason, blocked),
                 func.count().filter(broken),
                 example(Run.id, broken),
+                func.count().filter(held),
             )
             .select_from(Run)
             .where(Run.realm_id == realm_of(record))
