@@ -25,6 +25,9 @@ __all__ = ["RESERVE_ALPHA", "Comparison", "HoldUp", "Verdict", "compare", "decid
 Scores = Mapping[str, tuple[Decimal, ...] | None]
 """Task -> its scores over trials and seeds (from 0 to 1), or None where infrastructure lost one."""
 
+Reason = Literal["", "no-improvement", "too-few-tasks", "reserve"]
+Detail = Literal["", "not-above-zero", "below-floor", "not-significant"]
+
 RESERVE_ALPHA = 0.01
 """Strict, because the winner of several entries regresses on fresh tasks by selection alone (champion/reserve.py)."""
 
@@ -64,10 +67,14 @@ class HoldUp:
 
 @dataclass(frozen=True)
 class Verdict:
-    """accepted, or rejected for a reason; with every number that led to it."""
+    """accepted, or rejected for a reason; with every number that led to it.
+
+    `detail` says what made it "no-improvement": the gain is not above zero, below the floor, or not significant.
+    """
 
     outcome: Literal["accepted", "rejected"]
-    reason: Literal["", "no-improvement", "not-significant", "below-floor", "too-few-tasks", "reserve"]
+    reason: Reason
+    detail: Detail
     comparison: Comparison
     reserve: HoldUp | None
     alpha: Decimal
@@ -158,15 +165,16 @@ def _variance(gains: Sequence[Decimal]) -> float:
 def decide(comparison: Comparison, *, alpha: Decimal, min_delta: Decimal, reserve: Comparison | None = None) -> Verdict:
     """The verdict: gain above zero, at least `min_delta`, significant at `alpha`; then the reserve, if there is one."""
     held = None if reserve is None else hold_up(comparison, reserve)
-    reason: Literal["", "no-improvement", "not-significant", "below-floor", "too-few-tasks", "reserve"] = ""
+    reason: Reason = ""
+    detail: Detail = ""
     if comparison.gain <= 0:
-        reason = "no-improvement"
+        reason, detail = "no-improvement", "not-above-zero"
     elif 2.0**-comparison.tasks > alpha:
         reason = "too-few-tasks"
     elif comparison.gain < min_delta:
-        reason = "below-floor"
+        reason, detail = "no-improvement", "below-floor"
     elif comparison.p > alpha:
-        reason = "not-significant"
+        reason, detail = "no-improvement", "not-significant"
     elif held is not None and not held.held:
         reason = "reserve"
-    return Verdict("rejected" if reason else "accepted", reason, comparison, held, alpha, min_delta)
+    return Verdict("rejected" if reason else "accepted", reason, detail, comparison, held, alpha, min_delta)

@@ -1,92 +1,71 @@
-"""A small verifiable task: sums of two numbers in words, "twenty three plus nine" -> "thirty two".
+"""A small verifiable task: sums in words, "seven plus forty plus three hundred" -> "three hundred forty seven".
 
-Covered: the sentences, and a fixed division of all pairs into training, held-out and reserve. Not covered: models.
-Everything is computed from the numbers, so it needs no file and can be checked by anybody.
+Covered: the sentences, and a fixed division of all sums into training, held-out and reserve. Not covered: models.
+Everything is computed from the numbers, so it needs no file and can be checked by anybody. There is no carry: a model
+of two layers learns the rule in a minute, and sums that it has not seen in any order show that it learned a rule.
 """
 
 from __future__ import annotations
 
 import hashlib
+from itertools import permutations
 
-__all__ = ["ANSWERS", "HELD_OUT", "LARGEST", "RESERVE", "domain", "pairs", "prompt", "rows", "task_id", "words"]
+__all__ = ["HELD_OUT", "RESERVE", "answer", "domain", "prompt", "rows", "summands", "task_id"]
 
-LARGEST = 49
-"""Largest summand; the largest sum has two digits."""
-HELD_OUT = 120
-RESERVE = 120
-"""Numbers of tasks in the two suites; all other pairs may be trained on."""
+HELD_OUT = 100
+RESERVE = 100
+"""Numbers of tasks in the two suites; all other sums may be trained on."""
 
-_SMALL = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+_ONES = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
-
-def words(number: int) -> str:
-    """An integer from 0 to 99 in English words, without hyphens. Raises ValueError beyond."""
-    if not 0 <= number <= 99:
-        raise ValueError(f"{number} is not a number from 0 to 99")
-    if number < len(_SMALL):
-        return _SMALL[number]
-    tens, ones = divmod(number, 10)
-    return f"{_TENS[tens]} {_SMALL[ones]}" if ones else _TENS[tens]
+Sum = tuple[int, ...]
+"""Three summands, in the order in which they are named: some hundreds, some tens from twenty on, some ones."""
 
 
-ANSWERS = tuple(words(number) for number in range(2 * LARGEST + 1))
+def _words(number: int) -> str:
+    if number >= 100:
+        return f"{_ONES[number // 100]} hundred"
+    return _TENS[number // 10] if number >= 10 else _ONES[number]
 
 
-def task_id(a: int, b: int) -> str:
-    return f"{a}+{b}"
+def answer(summands: Sum) -> str:
+    """The sum in words, without "and" and without hyphens."""
+    return " ".join(map(_words, sorted(summands, reverse=True)))
 
 
-def prompt(a: int, b: int) -> str:
-    return f"{words(a)} plus {words(b)}"
+def task_id(summands: Sum) -> str:
+    return "+".join(map(str, summands))
 
 
-def domain(a: int, b: int) -> str:
-    return "carry" if a % 10 + b % 10 > 9 else "no carry"
+def prompt(summands: Sum) -> str:
+    return " plus ".join(map(_words, summands))
 
 
-def pairs(part: str) -> list[tuple[int, int]]:
-    """The pairs of `training`, `heldout` or `reserve`, in a fixed order that looks random.
+def domain(summands: Sum) -> str:
+    return "ascending" if list(summands) == sorted(summands) else "any order"
 
-    A suite's pair is in no other part, the other way round either: knowing a + b would give b + a away.
+
+def summands(part: str) -> list[Sum]:
+    """The sums of `training`, `heldout` or `reserve`, in a fixed order that looks random.
+
+    A suite's sum is in no other part in any order: knowing one would give the others away.
     """
-    unordered = [(a, b) for a in range(LARGEST + 1) for b in range(a, LARGEST + 1)]
-    unordered.sort(key=lambda pair: hashlib.sha256(f"sums/1/{pair}".encode()).digest())
-    if part == "heldout":
-        return unordered[:HELD_OUT]
-    if part == "reserve":
-        return unordered[HELD_OUT : HELD_OUT + RESERVE]
+    sums = [(h, t, o) for h in range(100, 1000, 100) for t in range(20, 100, 10) for o in range(1, 10)]
+    sums.sort(key=lambda each: hashlib.sha256(f"sums/1/{each}".encode()).digest())
     if part == "training":
-        left = unordered[HELD_OUT + RESERVE :]
-        return [pair for a, b in left for pair in ([(a, b)] if a == b else [(a, b), (b, a)])]
-    raise ValueError(f'there is no part "{part}"; training, heldout and reserve')
+        every = [order for each in sums[HELD_OUT + RESERVE :] for order in permutations(each)]
+        return sorted(every, key=lambda each: hashlib.sha256(f"order/1/{each}".encode()).digest())
+    if part not in ("heldout", "reserve"):
+        raise ValueError(f'there is no part "{part}"; training, heldout and reserve')
+    chosen = sums[:HELD_OUT] if part == "heldout" else sums[HELD_OUT : HELD_OUT + RESERVE]
+    return [list(permutations(each))[index % 6] for index, each in enumerate(chosen)]
 
 
 def rows(part: str) -> list[dict[str, str]]:
     """Rows of a part: id, prompt, answer, domain; in `training` also completion, so that either stage can use them."""
     found = []
-    for a, b in pairs(part):
-        row = {"id": task_id(a, b), "prompt": prompt(a, b), "answer": words(a + b), "domain": domain(a, b)}
+    for each in summands(part):
+        row = {"id": task_id(each), "prompt": prompt(each), "answer": answer(each), "domain": domain(each)}
         found.append({**row, "completion": row["answer"]} if part == "training" else row)
     return found

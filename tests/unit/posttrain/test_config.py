@@ -67,7 +67,7 @@ def test_a_checkpoint_lies_on_a_generation_boundary() -> None:
 
 def test_a_file_with_several_mistakes_names_each_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
-    path.write_text(toml_text(composed()).replace("max_steps = 60", "max_steps = 0\nspeed = 9"))
+    path.write_text(toml_text(composed()).replace("max_steps = 90", "max_steps = 0\nspeed = 9"))
     with pytest.raises(ConfigError) as caught:
         parse_config(path)
     lines = path.read_text().split("\n")

@@ -42,17 +42,18 @@ def test_a_clear_gain_is_accepted_and_an_equal_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "tasks", "floor", "reason"),
+    ("ours", "tasks", "floor", "detail"),
     [
         (53, 100, "0", "not-significant"),
         (60, 100, "0.11", "below-floor"),
         (60, 100, "0.1", ""),
-        (40, 100, "0", "no-improvement"),
+        (40, 100, "0", "not-above-zero"),
     ],
 )
-def test_the_floor_and_the_level_are_both_asked(ours: int, tasks: int, floor: str, reason: str) -> None:
+def test_the_floor_and_the_level_are_both_asked(ours: int, tasks: int, floor: str, detail: str) -> None:
     comparison = compare(binary(ours, tasks), binary(50, tasks), name="c", train_seeds=(1,))
-    assert decide(comparison, alpha=ALPHA, min_delta=Decimal(floor)).reason == reason
+    found = decide(comparison, alpha=ALPHA, min_delta=Decimal(floor))
+    assert (found.reason, found.detail) == ("no-improvement" if detail else "", detail)
 
 
 def test_a_suite_that_can_never_be_significant_says_so() -> None:

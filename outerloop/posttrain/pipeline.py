@@ -1,0 +1,223 @@
+"""One composed configuration, run in one place: data, then each training stage, then the suites.
+
+Covered: the order, what is done already, the files of a run, refusals before anything is trained. Not covered: stages
+as slots of a cluster, which call the same functions one at a time.
+
+    DIR/inputs.json            what this folder is for; another configuration, seed or data set is refused
+    DIR/data/train.jsonl       the clean table
+    DIR/STAGE/                 metrics.jsonl, run.json, ranks/, checkpoints/, adapter/, model/, done.json
+    DIR/evaluate/SUITE.json    aggregates of the trained model, and the hash of its sealed rows
+    DIR/baseline/SUITE.json    the same of the untrained model, when it was asked for
+    DIR/result.json            all of it in one record
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from outerloop.posttrain.code import code_scorer
+from outerloop.posttrain.config import Config, Suite, parse_config
+from outerloop.posttrain.contamination import contamination
+from outerloop.posttrain.data import Table, read_table
+from outerloop.posttrain.engine import Engine, TransformersEngine
+from outerloop.posttrain.evaluate import evaluate_suite, evaluation_digest
+from outerloop.posttrain.scorers import scorer
+from outerloop.posttrain.sources import SourceError, Task, model_folder, suite_tasks, train_file
+from outerloop.posttrain.store import digest_of_folder, publish, publish_text, read_record
+
+__all__ = ["ContaminatedError", "Place", "run_pipeline"]
+
+
+class ContaminatedError(Exception):
+    """The training data contain more of a suite than the challenge allows. How much more is not told.
+
+    The fraction would tell a submitter, row by row, what stands in a sealed suite.
+    """
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run reads and writes."""
+
+    out: Path
+    sealed: Path
+    """Root of the sealed rows; only its owner may enter it."""
+    hub: Path | None = None
+    """Folder of pinned downloads."""
+
+
+def run_pipeline(
+    path: Path,
+    place: Place,
+    *,
+    seed: int = 0,
+    stages: tuple[str, ...] | None = None,
+    baseline: bool = False,
+    contamination_limit: Fraction | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Run what is not done yet and return the record of the whole.
+
+    `stages` limits it to some of data, sft, dpo, grpo and evaluate. Raises ConfigError, DataError, SourceError,
+    ContaminatedError, StageError, RefusedEvaluationError, SealError, and Stopped after a signal.
+    """
+    config = parse_config(path)
+    wanted = ("data", *config.stages, "evaluate") if stages is None else stages
+    _able(config)
+    beside = path.absolute().parent
+    suites = {suite.name: suite_tasks(suite, beside=beside, hub=place.hub) for suite in config.suites}
+    source = train_file(config, beside=beside, hub=place.hub)
+    table = read_table(source, config.stages, source=config.train_dataset.path)
+    _inputs(config, table, seed, place.out)
+    if contamination_limit is not None:
+        _clean(suites, table, contamination_limit)
+    data = place.out / "data"
+    data.mkdir(exist_ok=True)
+    if not (data / "train.jsonl").is_file():
+        publish_text(data / "train.jsonl", (f"{line}\n" for line in table.lines()))
+    counts = {stage: len(table.of(stage)) for stage in config.stages}
+    say("data: " + ", ".join(f"{count} rows for {stage}" for stage, count in counts.items()))
+
+    base = model_folder(config, work=place.out / "base", hub=place.hub)
+    record: dict[str, Any] = {"schema": 1, "seed": seed, "data_sha256": table.digest, "rows": counts, "stages": {}}
+    model = base
+    for stage in config.stages:
+        if stage in wanted:
+            model = _stage(stage, config, table, model, place.out, seed, record, say)
+        elif (place.out / stage / "model").is_dir():
+            model = place.out / stage / "model"
+    if baseline:
+        record["baseline"] = _evaluated(config, suites, base, place, "baseline", say)
+    if "evaluate" in wanted:
+        if model == base:
+            raise SourceError(f"nothing in {place.out} was trained yet")
+        record["evaluate"] = _evaluated(config, suites, model, place, "evaluate", say)
+    publish(place.out / "result.json", record)
+    return record
+
+
+def _able(config: Config) -> None:
+    """Refuse what would fail only after hours of training."""
+    asked = [name for name in ("grpo", "evaluation") if getattr(getattr(config, name), "engine", "") == "vllm"]
+    if asked:
+        raise SourceError(
+            f'{", ".join(asked)}: engine = "vllm" is not available yet; "transformers" generates in this process'
+        )
+
+
+def _inputs(config: Config, table: Table, seed: int, out: Path) -> None:
+    """Claim the folder for these inputs, or make sure that they are the same."""
+    fixed = config.model_dump(mode="json", exclude={"output", "tracking"})
+    text = json.dumps([fixed, table.digest, seed], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    out.mkdir(parents=True, exist_ok=True)
+    known = read_record(out / "inputs.json")
+    if known is None:
+        publish(out / "inputs.json", {"schema": 1, "digest": digest, "seed": seed, "data_sha256": table.digest})
+    elif known.get("digest") != digest:
+        raise SourceError(f"{out} belongs to another configuration, training set or seed; give another --out")
+
+
+def _clean(suites: dict[str, list[Task]], table: Table, limit: Fraction) -> None:
+    above = []
+    for name, tasks in suites.items():
+        found = contamination({task.id: (task.prompt, task.answer) for task in tasks}, table.texts())
+        if found.fraction > limit:
+            above.append(name)
+    if above:
+        raise ContaminatedError(
+            f"the training data contain more of {', '.join(above)} than the challenge allows; nothing was trained"
+        )
+
+
+def _stage(
+    stage: str,
+    config: Config,
+    table: Table,
+    model: Path,
+    out: Path,
+    seed: int,
+    record: dict[str, Any],
+    say: Callable[[str], None],
+) -> Path:
+    from outerloop.posttrain.training import DONE, train
+
+    done = (out / stage / DONE).is_file()
+    rewards = []
+    if stage == "grpo" and config.grpo is not None:
+        rewards = [(name, _scorer(name)) for name in config.grpo.rewards]
+    found = train(stage, config, table.of(stage), model, out / stage, seed=seed, rewards=rewards)
+    record["stages"][stage] = found
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in found["last"].items())
+    say(f"{stage}: {'was done' if done else 'done'}, {found['steps']} steps, {figures}")
+    return out / stage / "model"
+
+
+def _scorer(name: str) -> Callable[[str, str], float]:
+    return scorer(name, code=code_scorer())
+
+
+def _evaluated(
+    config: Config,
+    suites: dict[str, list[Task]],
+    model: Path,
+    place: Place,
+    kind: str,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    weights = digest_of_folder(model)
+    settings = {
+        "trials": config.evaluation.trials,
+        "temperature": config.evaluation.temperature,
+        "top_p": config.evaluation.top_p,
+        "max_new_tokens": config.runtime.max_completion_length,
+        "batch_size": config.evaluation.batch_size,
+        "engine": config.evaluation.engine,
+    }
+    folder = place.out / kind
+    folder.mkdir(exist_ok=True)
+    engine: Engine | None = None
+    found: dict[str, Any] = {}
+    for suite in config.suites:
+        tasks = suites[suite.name]
+        digest = evaluation_digest(_identity(suite), tasks, weights, settings)
+        target = folder / f"{suite.name}.json"
+        known = read_record(target)
+        if known is None or known.get("evaluation") != digest:
+            engine = engine or _engine(config, model)
+            known = evaluate_suite(
+                suite.name,
+                tasks,
+                engine,
+                _scorer(suite.scorer),
+                digest=digest,
+                trials=config.evaluation.trials,
+                retries=config.harness.retries,
+                max_infra_error_fraction=config.harness.max_infra_error_fraction,
+                sealed=place.sealed,
+            )
+            publish(target, known)
+        found[suite.name] = known
+        say(f"{kind}: {suite.name} {known['mean']:.4f} over {known['scored_tasks']} tasks")
+    return found
+
+
+def _identity(suite: Suite) -> dict[str, Any]:
+    """What of a suite decides its scores besides its tasks' content: not where its list happens to lie."""
+    return suite.model_dump(mode="json", exclude={"task_list", "name"})
+
+
+def _engine(config: Config, model: Path) -> Engine:
+    return TransformersEngine(
+        model,
+        temperature=config.evaluation.temperature,
+        top_p=config.evaluation.top_p,
+        max_new_tokens=config.runtime.max_completion_length,
+        batch_size=config.evaluation.batch_size,
+    )

@@ -1,0 +1,324 @@
+"""The training stages: trl's trainers with our checkpoints, seeds, dtypes and reports.
+
+Covered: sft, dpo, grpo with transformers generation or vLLM; a stop on SIGTERM or SIGUSR1; continuing from the newest
+valid checkpoint. Not covered: several nodes (the planner's launch specs), a vLLM server's life (serve.py).
+
+A stage that continued ends with the same bytes as one that was never interrupted, on the same torch build, CPU
+instruction set, thread and rank count, with transformers generation. A GRPO checkpoint lies between two generations,
+where nothing of a generation is in memory only (config.py refuses other save intervals).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from outerloop.posttrain.config import Config
+from outerloop.posttrain.scorers import ScorerError
+from outerloop.posttrain.seeds import stage_seed
+from outerloop.posttrain.store import digest_of_folder, newest_valid_checkpoint, publish, read_record, seal_checkpoint
+from outerloop.torch.facts import Reporter
+
+__all__ = ["DONE", "STOPPED", "StageError", "Stopped", "train"]
+
+DONE = "done.json"
+STOPPED = 75
+"""EX_TEMPFAIL of sysexits.h: the same command continues."""
+KEPT = 2
+"""Checkpoints: the newest may be torn."""
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_METRICS_FIRST = ("loss", "reward", "reward_std", "kl", "grad_norm", "learning_rate", "entropy", "epoch", "step_time")
+
+
+class StageError(ValueError):
+    """A stage that can't run here. The text says what to change."""
+
+
+class Stopped(Exception):
+    """A signal ended the stage at a checkpoint."""
+
+
+def train(
+    stage: str,
+    config: Config,
+    rows: Sequence[Mapping[str, Any]],
+    base: Path,
+    out: Path,
+    *,
+    seed: int,
+    rewards: Sequence[tuple[str, Callable[[str, str], float]]] = (),
+) -> dict[str, Any]:
+    """Train `base` on `rows` into `out / "model"`, and return the stage's record (`out / "done.json"`).
+
+    A finished stage is not done again; a begun one continues. Raises Stopped after a signal, StageError.
+    """
+    record = read_record(out / DONE)
+    if record is not None:
+        return record
+    out.mkdir(parents=True, exist_ok=True)
+    asked: list[signal.Signals] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(signal.Signals(number))
+
+    before = {number: signal.signal(number, note) for number in _SIGNALS}
+    reporter = Reporter(out)
+    try:
+        record = _trained(stage, config, rows, base, out, stage_seed(seed, stage), rewards, reporter, asked)
+        reporter.state = "finished"
+    except Stopped:
+        reporter.state = "stopped"
+        raise
+    except BaseException:
+        reporter.state = "failed"
+        raise
+    finally:
+        reporter.beat(now=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return record
+
+
+def _trained(
+    stage: str,
+    config: Config,
+    rows: Sequence[Mapping[str, Any]],
+    base: Path,
+    out: Path,
+    seed: int,
+    rewards: Sequence[tuple[str, Callable[[str, str], float]]],
+    reporter: Reporter,
+    asked: list[signal.Signals],
+) -> dict[str, Any]:
+    import datasets
+    import torch
+    import transformers
+    import trl
+
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    checkpoints = out / "checkpoints"
+    resume = newest_valid_checkpoint(checkpoints)
+    table = getattr(config, stage)
+    gpu = torch.cuda.is_available()
+    reporter.device, reporter.torch_version = ("cuda" if gpu else "cpu"), torch.__version__
+    if gpu:
+        reporter.device_name = torch.cuda.get_device_name()
+        reporter.device_memory = lambda: (
+            torch.cuda.max_memory_allocated() / 1e6,
+            torch.cuda.max_memory_reserved() / 1e6,
+        )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    if tokenizer.chat_template is None:
+        raise StageError(f"{base} has no chat template, and rows are conversations")
+    model, peft_config = _model(config, base, gpu=gpu)
+    arguments: dict[str, Any] = {
+        "output_dir": str(checkpoints),
+        "max_steps": table.max_steps,
+        "per_device_train_batch_size": table.per_device_train_batch_size,
+        "gradient_accumulation_steps": table.gradient_accumulation_steps,
+        "learning_rate": table.learning_rate,
+        "lr_scheduler_type": table.lr_scheduler_type,
+        "warmup_steps": table.warmup_steps,
+        "weight_decay": table.weight_decay,
+        "max_grad_norm": table.max_grad_norm,
+        "save_strategy": "steps",
+        "save_steps": table.save_steps,
+        "save_total_limit": KEPT,
+        "logging_steps": 1,
+        "report_to": list(config.tracking.report_to) or "none",
+        "run_name": config.tracking.project or None,
+        "seed": seed,
+        "data_seed": seed,
+        "bf16": gpu,
+        "use_cpu": not gpu,
+        "gradient_checkpointing": config.runtime.gradient_checkpointing,
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+    }
+    dataset = datasets.Dataset.from_list([dict(row) for row in rows])
+    common = {
+        "model": model,
+        "train_dataset": dataset,
+        "processing_class": tokenizer,
+        "peft_config": peft_config,
+        "callbacks": [_callback(table, stage, reporter, asked)],
+    }
+    if stage == "sft":
+        options = trl.SFTConfig(
+            **arguments,
+            max_length=config.runtime.max_length,
+            packing=table.packing,
+            completion_only_loss=table.completion_only_loss,
+        )
+        trainer = trl.SFTTrainer(args=options, **common)
+    elif stage == "dpo":
+        options = trl.DPOConfig(**arguments, max_length=config.runtime.max_length, beta=table.beta)
+        trainer = trl.DPOTrainer(args=options, **common)
+    else:
+        options = trl.GRPOConfig(
+            **arguments,
+            num_generations=table.num_generations,
+            generation_batch_size=table.generation_batch_size,
+            num_iterations=table.num_iterations,
+            max_completion_length=config.runtime.max_completion_length,
+            beta=table.beta,
+            temperature=table.temperature,
+            loss_type=table.loss_type,
+            scale_rewards=table.scale_rewards,
+            use_vllm=False,
+        )
+        trainer = trl.GRPOTrainer(args=options, reward_funcs=[_reward(*pair) for pair in rewards], **common)
+    # trl's and transformers' printers and progress bars would repeat metrics.jsonl on stdout
+    trainer.remove_callback(transformers.PrinterCallback)
+    reporter.start_step = 0
+    if resume is not None:
+        reporter.restored_step = int(resume.name.removeprefix("checkpoint-"))
+        reporter.start_step = reporter.restored_step
+    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    if trainer.state.global_step < table.max_steps:
+        name = asked[0].name if asked else "the trainer"
+        raise Stopped(f"{name} ended {stage} after step {trainer.state.global_step} of {table.max_steps}")
+    return _finished(stage, config, trainer, tokenizer, out, base, seed)
+
+
+def _model(config: Config, base: Path, *, gpu: bool) -> tuple[Any, Any]:
+    """The model in the dtype of the method, and the adapters' configuration, if it has adapters.
+
+    full: fp32 weights (bf16 autocast on a GPU). LoRA: bf16 base, fp32 adapters; fp32 on a CPU, where bf16 has no speed.
+    QLoRA: NF4 with bf16 storage.
+    """
+    import torch
+    import transformers
+
+    weights = config.runtime.weights
+    if weights == "qlora" and not gpu:
+        raise StageError('runtime.weights = "qlora" needs a GPU: its four-bit kernels have no CPU version')
+    dtype = torch.bfloat16 if weights != "full" and gpu else torch.float32
+    quantised = None
+    if weights == "qlora":
+        quantised = transformers.BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_compute_dtype=torch.bfloat16,
+            bnb_4bit_quant_storage=torch.bfloat16,
+        )
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        base,
+        dtype=dtype,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        quantization_config=quantised,
+    )
+    if weights == "full":
+        return model, None
+    from peft import LoraConfig
+
+    return model, LoraConfig(
+        r=config.runtime.lora_r,
+        lora_alpha=config.runtime.lora_alpha,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def _callback(table: Any, stage: str, reporter: Reporter, asked: list[signal.Signals]) -> Any:
+    """What happens between steps: reports, sealed checkpoints, and the stop that a signal asked for."""
+    from transformers import TrainerCallback
+
+    boundary = table.steps_per_boundary if stage == "grpo" else 1
+
+    class Callback(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            reporter.resume_clock()
+            reporter.beat(now=True)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            known = dict(logs or {})
+            ordered = {name: known.pop(name) for name in _METRICS_FIRST if name in known}
+            if "loss" in ordered:
+                reporter.log_metrics({"stage": stage, "step": state.global_step, **ordered, **known})
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            reporter.step_ended(state.global_step)
+            reporter.beat()
+            if asked and state.global_step % boundary == 0:
+                control.should_save = control.should_training_stop = True
+            reporter.resume_clock()
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            seal_checkpoint(folder)
+            size = sum(path.stat().st_size for path in folder.iterdir())
+            reporter.saved(state.global_step, 0.0, size)
+            reporter.resume_clock()
+
+    return Callback()
+
+
+def _reward(name: str, score: Callable[[str, str], float]) -> Callable[..., list[float | None]]:
+    """A scorer as trl calls it. None, for a completion that could not be scored, leaves that reward out."""
+
+    def reward(completions: Any, answer: Sequence[str], **kwargs: Any) -> list[float | None]:
+        found: list[float | None] = []
+        for completion, expected in zip(completions, answer, strict=True):
+            text = completion[-1]["content"] if isinstance(completion, list) else completion
+            try:
+                found.append(score(text, expected))
+            except ScorerError:
+                found.append(None)
+        return found
+
+    reward.__name__ = re.sub(r"\W", "_", name)
+    return reward
+
+
+def _finished(
+    stage: str, config: Config, trainer: Any, tokenizer: Any, out: Path, base: Path, seed: int
+) -> dict[str, Any]:
+    """Save the merged model in one dtype and the stage's record; the checkpoints have done their duty."""
+    import torch
+
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    partial, final = out / ".model.partial", out / "model"
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(final, ignore_errors=True)
+    if config.runtime.weights != "full":
+        model.save_pretrained(out / "adapter")
+        quantised = config.runtime.weights == "qlora"
+        model = _merged_from(base, out / "adapter") if quantised else model.merge_and_unload()
+    # what trl changed for training must not be what the model generates with
+    model.save_pretrained(partial, safe_serialization=True)
+    tokenizer.save_pretrained(partial)
+    partial.rename(final)
+    last = next((dict(entry) for entry in reversed(trainer.state.log_history) if "loss" in entry), {})
+    record = {
+        "schema": 1,
+        "stage": stage,
+        "steps": trainer.state.global_step,
+        "seed": seed,
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "weights_sha256": digest_of_folder(final),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "last": {name: last[name] for name in ("loss", "reward") if name in last},
+    }
+    publish(out / DONE, record)
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    return record
+
+
+def _merged_from(base: Path, adapter: Path) -> Any:
+    """Adapters on the unquantised base, in bf16: what was trained in four bits is evaluated in sixteen."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    whole = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16, local_files_only=True)
+    return PeftModel.from_pretrained(whole, adapter).merge_and_unload()
