@@ -165,9 +165,14 @@ class Listing:
 
     jobs: tuple[JobRow, ...]
     bad_rows: int = 0
+    """Rows that could not be read: one of them may be any job, so absence means nothing then."""
 
-    def by_id(self) -> dict[str, JobRow]:
+    def by_id(self) -> Mapping[str, JobRow]:
         return {job.job_id: job for job in self.jobs}
+
+    def states(self) -> Mapping[str, tuple[JobState, str]]:
+        """Job id -> (state, reason): what a sweep compares."""
+        return {job.job_id: (job.state, job.reason) for job in self.jobs}
 
     def by_name(self) -> dict[str, list[JobRow]]:
         names: dict[str, list[JobRow]] = {}

@@ -6,7 +6,6 @@ pyslurm (slurm_api.py, same protocol, same contract tests), when to ask, what an
 
 from __future__ import annotations
 
-import calendar
 import logging
 import os
 import re
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from outerloop.compute.argv import MAX_SCRIPT_BYTES, ArrayRange, check_job, sbatch_argv
-from outerloop.compute.jobids import array_id, expand_ids, fold_tasks, is_job_id
+from outerloop.compute.jobids import array_id, fold_tasks, is_job_id
 from outerloop.compute.protocol import (
     Accepted,
     History,
@@ -33,7 +32,16 @@ from outerloop.compute.protocol import (
     When,
 )
 from outerloop.compute.reasons import classify_refusal
-from outerloop.compute.states import parse_state
+from outerloop.compute.rows import (
+    ISO,
+    ROW,
+    SACCT_FIELDS,
+    SEPARATOR,
+    SQUEUE_FIELDS,
+    sacct_rows,
+    scontrol_rows,
+    squeue_listing,
+)
 from outerloop.compute.tools import ToolEnd, ToolResult, clean_environment, run_tool
 
 __all__ = ["TOOLS", "SlurmCli", "find_tools", "make_durable_folder"]
@@ -47,26 +55,11 @@ TOOLS = ("sbatch", "squeue", "sacct", "scancel", "scontrol")
 SUBMIT_TIMEOUT_SECONDS = 150.0
 QUERY_TIMEOUT_SECONDS = 120.0
 
-_SEPARATOR = "|"
-# Every row of squeue begins with this word of ours, so that a name with a newline in it is not taken for two rows.
-_ROW = "row|"
-_SQUEUE_ROW = re.compile(re.escape(_ROW))
-_SACCT_ROW = re.compile(r"\d[\d_+\[\],:%-]*\|", re.ASCII)
-_SCONTROL_ROW = re.compile(r"JobId=\d", re.ASCII)
-# The name, which may hold anything, stands before this word, and everything that is read after it.
-_SCONTROL_AFTER_NAME = " UserId="
-_SQUEUE_FIELDS = ("%i", "%T", "%V", "%S", "%e", "%N", "%r", "%j")
-_SACCT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "JobName")
-
 # Instants travel as ISO times of the client's zone: asked for in UTC, they know no summer time.
 # SLURM_BITSTR_LEN=0 keeps Slurm from cutting the task list of an array.
 _QUERY_ENVIRONMENT = {"TZ": "UTC0", "SLURM_BITSTR_LEN": "0"}
-_ISO = "%Y-%m-%dT%H:%M:%S"
 
 _CLOCK_SLACK_SECONDS = 60.0
-
-# For seconds after a job ended, sacct of 22.05 shows this instead of its name, beside the right state and exit code.
-_NAME_NOT_KNOWN_YET = "allocation"
 
 # Refusals of sbatch that may be about where it was called, not about the job.
 _MAY_BE_THE_PLACE = frozenset({"PermissionDenied", "TOOL_MISSING", "NoConfiguration"})
@@ -194,22 +187,12 @@ class SlurmCli:
         whose = f"--user={self._user}" if self._user else "--me"
         result = self._ask(
             "squeue",
-            ["-h", "-a", "-t", "all", whose, "-o", _ROW + _SEPARATOR.join(_SQUEUE_FIELDS)],
+            ["-h", "-a", "-t", "all", whose, "-o", ROW + SEPARATOR.join(SQUEUE_FIELDS)],
         )
         trouble = _trouble("squeue", result)
         if trouble:
             return trouble
-        rows: list[JobRow] = []
-        bad = 0
-        for line in _rows(result.stdout, _SQUEUE_ROW):
-            try:
-                rows.extend(_squeue_row(line))
-            except ValueError as error:
-                bad += 1
-                log.warning("squeue shows a row that we cannot read (%s): %r", error, line)
-        if bad and not rows:
-            return NoAnswer(f"squeue shows {bad} rows, and not one can be read")
-        return Listing(tuple(rows), bad)
+        return squeue_listing(result.stdout)
 
     def history(self, since: float, ids: Iterable[str], names: Iterable[str]) -> History | NoAnswer | Unavailable:
         """One sacct about jobs since the epoch second `since`, rows of the ids (an array's id covers its tasks) and
@@ -228,8 +211,8 @@ class SlurmCli:
         if "sacct" not in self._tools:
             return self._no_accounting("no path of sacct is configured")
         # sacct refuses a start in the future, and clocks differ by seconds.
-        start = time.strftime(_ISO, time.gmtime(min(max(0.0, since), time.time() - _CLOCK_SLACK_SECONDS)))
-        arguments = ["-X", "-n", "-P", f"--delimiter={_SEPARATOR}", "-S", start, "-o", ",".join(_SACCT_FIELDS)]
+        start = time.strftime(ISO, time.gmtime(min(max(0.0, since), time.time() - _CLOCK_SLACK_SECONDS)))
+        arguments = ["-X", "-n", "-P", f"--delimiter={SEPARATOR}", "-S", start, "-o", ",".join(SACCT_FIELDS)]
         # Ids and names cannot be asked for together (both must fit then), so a question with names asks for all of
         # the user's jobs and the rest is done here.
         arguments += ["-u", self._user or str(os.getuid())] if wanted_names else ["-j", ",".join(askable)]
@@ -241,18 +224,16 @@ class SlurmCli:
         trouble = _trouble("sacct", result)
         if trouble:
             return trouble
-        rows = []
-        for line in _rows(result.stdout, _SACCT_ROW):
-            try:
-                seen = _sacct_row(line)
-            except ValueError as error:
-                return NoAnswer(f"sacct shows a row that we cannot read ({error}): {line!r}")
-            rows += [
+        seen = sacct_rows(result.stdout)
+        if isinstance(seen, NoAnswer):
+            return seen
+        return History(
+            tuple(
                 row
                 for row in seen
                 if row.job_id in wanted_ids or array_id(row.job_id) in wanted_ids or row.name in wanted_names
-            ]
-        return History(tuple(rows))
+            )
+        )
 
     def look_up(self, job_id: str) -> JobRow | NoAnswer | None:
         """One job as the controller knows it, with its true exit code; None when it does not know it (any more)."""
@@ -264,14 +245,8 @@ class SlurmCli:
         trouble = _trouble("scontrol", result)
         if trouble:
             return trouble
-        for line in _rows(result.stdout, _SCONTROL_ROW):
-            try:
-                found = next((row for row in _scontrol_row(line) if row.job_id == job_id), None)
-            except ValueError as error:
-                return NoAnswer(f"scontrol shows a job that we cannot read ({error}): {line[:200]!r}")
-            if found is not None:
-                return found
-        return None
+        rows = scontrol_rows(result.stdout)
+        return rows if isinstance(rows, NoAnswer) else next((row for row in rows if row.job_id == job_id), None)
 
     def limits(self) -> SiteLimits | NoAnswer:
         """What `scontrol show config` and `show partition` say. Partitions carry Slurm's own keys and spellings."""
@@ -368,124 +343,6 @@ def _trouble(tool: str, result: ToolResult) -> NoAnswer | None:
         # setting that it finds odd, with each answer) and must not stop everything for ever.
         return NoAnswer(f"{tool}: {result.what_happened()}")
     return None
-
-
-def _split(line: str, count: int) -> list[str]:
-    """Fields of a row; the last one is the user's text and may hold the separator."""
-    parts = line.split(_SEPARATOR, count - 1)
-    if len(parts) != count:
-        raise ValueError(f"{len(parts)} fields instead of {count}")
-    return parts
-
-
-def _rows(text: str, beginning: re.Pattern[str]) -> list[str]:
-    """Rows whose last field, a name, may hold newlines: a line that does not begin like a row goes on with the one
-    before it."""
-    rows: list[str] = []
-    for line in text.split("\n")[:-1]:
-        if beginning.match(line) or not rows:
-            rows.append(line)
-        else:
-            rows[-1] += "\n" + line
-    return rows
-
-
-def _squeue_row(line: str) -> list[JobRow]:
-    if not line.startswith(_ROW):
-        raise ValueError("not a row that we asked for")
-    line = line.removeprefix(_ROW)
-    job, state, submitted, started, ended, node, reason, name = _split(line, len(_SQUEUE_FIELDS))
-    seen = parse_state(state)
-    return [
-        JobRow(
-            job_id=job_id,
-            name=name,
-            state=seen.state,
-            reason=reason if reason != "None" else "",
-            node=node,
-            submitted=_instant(submitted),
-            started=_instant(started),
-            # While a job is active this column foretells its time limit.
-            ended=_instant(ended) if seen.state.final else None,
-            cancelled_by=seen.cancelled_by,
-            raw_state=state,
-        )
-        for job_id in expand_ids(job)
-    ]
-
-
-def _sacct_row(line: str) -> list[JobRow]:
-    job, state, exits, submitted, started, ended, node, name = _split(line, len(_SACCT_FIELDS))
-    seen = parse_state(state)
-    code, signal = _exits(exits)
-    return [
-        JobRow(
-            job_id=job_id,
-            name="" if name == _NAME_NOT_KNOWN_YET else name,
-            state=seen.state,
-            exit_code=code if seen.state.final else None,
-            signal=signal if seen.state.final else None,
-            node="" if node.startswith("None") else node,
-            submitted=_instant(submitted),
-            started=_instant(started),
-            ended=_instant(ended) if seen.state.final else None,
-            cancelled_by=seen.cancelled_by,
-            raw_state=state,
-        )
-        for job_id in expand_ids(job)
-    ]
-
-
-def _scontrol_row(line: str) -> list[JobRow]:
-    before, separator, after = line.rpartition(_SCONTROL_AFTER_NAME)
-    if not separator:
-        raise ValueError("it has no UserId")
-    first, _, name = before.partition(" JobName=")
-    ids = dict(word.partition("=")[::2] for word in first.split())
-    said = dict(word.partition("=")[::2] for word in reversed(after.split()))
-    reason = re.search(r" Reason=(.*?) Dependency=", after)
-    seen = parse_state(said["JobState"])
-    code, signal = _exits(said.get("ExitCode", ""))
-    # A pending array is one job with a list of tasks.
-    array, tasks = ids.get("ArrayJobId", ""), ids.get("ArrayTaskId", "")
-    printed = ids["JobId"] if not array else f"{array}_{tasks}" if tasks.isdigit() else f"{array}_[{tasks}]"
-    return [
-        JobRow(
-            job_id=job_id,
-            name=name,
-            state=seen.state,
-            reason=reason.group(1) if reason and reason.group(1) != "None" else "",
-            exit_code=code if seen.state.final else None,
-            signal=signal if seen.state.final else None,
-            restarts=int(said.get("Restarts", 0)),
-            node="" if said.get("NodeList", "").startswith("(null") else said.get("NodeList", ""),
-            submitted=_instant(said.get("SubmitTime", "")),
-            started=_instant(said.get("StartTime", "")),
-            ended=_instant(said.get("EndTime", "")) if seen.state.final else None,
-            raw_state=said["JobState"],
-        )
-        for job_id in expand_ids(printed)
-    ]
-
-
-def _exits(text: str) -> tuple[int | None, int | None]:
-    """(exit code, signal) of sacct's "1:0"; no signal is None."""
-    if not text:
-        return None, None
-    code, _, signal = text.partition(":")
-    if not code.isdigit() or not (signal.isdigit() or not signal):
-        raise ValueError(f"exit code {text!r}")
-    return int(code), int(signal or 0) or None
-
-
-def _instant(text: str) -> float | None:
-    """Epoch seconds of an ISO time in UTC. None for N/A, NONE, Unknown and the like."""
-    try:
-        return float(calendar.timegm(time.strptime(text, _ISO)))
-    except ValueError:
-        if text[:1].isdigit():
-            raise ValueError(f"time {text!r}") from None
-        return None
 
 
 def _config_values(text: str) -> dict[str, str]:

@@ -213,7 +213,7 @@ class Engine:
         recovered, report = recover_intents(self.context, observation, attempts)
         with self.context.record.reading() as session:
             attempts = live_attempts(session, self.context.record.realm_id, ids)
-        folded = fold_attempts(self.context, observation, attempts, files=True)
+        folded = fold_attempts(self.context, observation, attempts)
         self.notes += recovered.notes + folded.notes
         self.submitted += len(report.accepted)
         return folded.settled > 0

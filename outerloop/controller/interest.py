@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, exists, select
-from sqlalchemy.orm import Session
+from sqlalchemy import delete, exists, select, update
+from sqlalchemy.orm import Session, aliased
 
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.observe import Observation
@@ -87,26 +87,45 @@ def cancel_unwanted(context: Context, observation: Observation) -> list[str]:
     """Cancel jobs that the queue still lists although every run that asked for them has ended.
 
     A run's own end cancels its jobs; this is for the ones that it could not: submissions whose outcome was not known
-    yet, a process that died or a queue that was silent between the recorded reason and the scancel.
+    yet, a process that died or a queue that was silent between the recorded reason and the scancel. An ended run is
+    looked at until it is released: until no attempt is live any more that only ended runs want.
     """
     with context.record.reading() as session:
-        query = select(Attempt).where(
-            Attempt.realm_id == context.record.realm_id, Attempt.state == "submitted", unwanted(Attempt.slot_id)
+        ended = session.scalars(
+            select(Run.id)
+            .where(Run.realm_id == context.record.realm_id, Run.state == "ended", Run.released.is_(False))
+            .order_by(Run.id)
+        ).all()
+        if not ended:
+            return []
+        asked = aliased(Measure)  # `unwanted` has a look of its own at the measures
+        query = (
+            select(asked.run_id, Attempt)
+            .join(Attempt, Attempt.slot_id == asked.slot_id)
+            .where(Attempt.state.in_(["intent", "submitted"]), unwanted(Attempt.slot_id))
         )
-        found = session.scalars(query.order_by(Attempt.id)).all()
+        held = session.execute(query.where(asked.run_id.in_(ended)).order_by(Attempt.id)).all()
     doomed: list[str] = []
-    for attempt in found:
+    for attempt in {attempt.id: attempt for _run_id, attempt in held}.values():
         row = observation.listed(attempt.job_id or "")
         if row is None or row.state.final:
             continue
         with context.record.transaction("tx.operator") as session:
             session.scalars(select(Slot.id).where(Slot.id == attempt.slot_id).with_for_update()).one()
-            again = session.scalar(query.where(Attempt.id == attempt.id))
-            if again is None or again.job_id is None:
+            still = session.execute(query.where(Attempt.id == attempt.id).limit(1)).one_or_none()
+            if still is None or still.Attempt.job_id is None:
                 continue
+            again = still.Attempt
             again.cancel_reason = again.cancel_reason or NOBODY_WAITS
             session.flush()
             doomed += _wanted_by_nobody(session, context, [again.job_id])
+    quiet = set(ended) - {run_id for run_id, _attempt in held}
+    if quiet:
+        with context.record.transaction("tx.operator") as session:
+            # Locked first, asked once more then: a pass that is still submitting for an ended run marks its row.
+            locked = session.scalars(select(Run.id).where(Run.id.in_(quiet)).order_by(Run.id).with_for_update()).all()
+            busy = set(session.scalars(query.with_only_columns(asked.run_id).where(asked.run_id.in_(locked))))
+            session.execute(update(Run).where(Run.id.in_(quiet - busy)).values(released=True))
     if not doomed:
         return []
     doomed = sorted(set(doomed))

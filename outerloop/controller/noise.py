@@ -253,7 +253,7 @@ class SeriesRunner:
         self.deployment.forget_observation()
         observation = self.deployment.observation()
         recovered, _report = recover_intents(self.context, observation, attempts)
-        folded = fold_attempts(self.context, observation, self._live(slots), files=True)
+        folded = fold_attempts(self.context, observation, self._live(slots))
         return [*recovered.notes, *folded.notes]
 
     def _submit(self, slots: Sequence[Slot]) -> list[str]:

@@ -24,7 +24,8 @@ from outerloop.controller.advance import Advanced, advance
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.interest import cancel_unwanted
 from outerloop.controller.submit import import_inbox
-from outerloop.dispatch.settle import fold_attempts, live_attempts
+from outerloop.dispatch.live import note_moves, survey
+from outerloop.dispatch.settle import fold_attempts
 from outerloop.dispatch.submit import recover_intents
 from outerloop.dispatch.wakes import fold_wakes
 from outerloop.record.models import Attempt, Await, Heartbeat, Run, Wake
@@ -103,9 +104,10 @@ def _fold(deployment: Deployment, report: TickReport) -> None:
     observation = deployment.observation(fresh=True)
     report.queue_answered = observation.complete
     with context.record.reading() as session:
-        attempts = live_attempts(session, context.record.realm_id)
-    recovered, submitted = recover_intents(context, observation, attempts)
-    folded = fold_attempts(context, observation, attempts, files=False)
+        found = survey(session, context.record.realm_id, observation)
+    note_moves(context, observation, found.moved)
+    recovered, submitted = recover_intents(context, observation, found.eventful)
+    folded = fold_attempts(context, observation, found.eventful)
     report.settled = folded.settled
     report.adopted = recovered.adopted
     report.notes += recovered.notes + folded.notes
@@ -138,7 +140,8 @@ def _due(deployment: Deployment) -> list[str]:
                 .where(
                     Run.realm_id == record.realm_id,
                     Run.state.in_(["queued", "waiting"]),
-                    Run.due_at <= func.clock_timestamp(),
+                    # Not clock_timestamp(): an index cannot be searched for what changes with each row.
+                    Run.due_at <= func.now(),
                 )
                 .order_by(Run.priority.desc(), Run.created_at)
             )
@@ -201,10 +204,10 @@ def dry_tick(deployment: Deployment) -> TickReport:
     report.queue_answered = observation.complete
     context = deployment.context
     with context.record.reading() as session:
-        attempts = live_attempts(session, context.record.realm_id)
+        found = survey(session, context.record.realm_id, observation)
         ended = [
             attempt.id
-            for attempt in attempts
+            for attempt in found.eventful
             if attempt.job_id and observation.complete and _looks_ended(observation.listed(attempt.job_id))
         ]
         runs = set(session.scalars(select(Await.run_id).where(Await.attempt_id.in_(ended))))
@@ -271,7 +274,7 @@ def advance_when_due(deployment: Deployment, run_id: str) -> None:
         )
     deployment.forget_observation()
     if live and not due:
-        folded = fold_attempts(deployment.context, deployment.observation(), live, files=True)
+        folded = fold_attempts(deployment.context, deployment.observation(), live)
         due = folded.settled > 0
     if due:
         advance(deployment, run_id)

@@ -6,7 +6,7 @@ follows from it (evidence.py, settle.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -41,8 +41,9 @@ class Observation:
     started: datetime
     listing: Listing | NoAnswer
     compute: Compute
-    _by_id: dict[str, JobRow] = field(default_factory=dict)
-    _by_name: dict[str, list[JobRow]] = field(default_factory=dict)
+    _by_id: Mapping[str, JobRow] = field(default_factory=dict)
+    _states: Mapping[str, tuple[JobState, str]] = field(default_factory=dict)
+    _by_name: dict[str, list[JobRow]] | None = None
     _history: History | NoAnswer | Unavailable | None = None
     _history_ids: dict[str, JobRow] = field(default_factory=dict)
     _history_names: dict[str, list[JobRow]] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class Observation:
     def __post_init__(self) -> None:
         if isinstance(self.listing, Listing):
             self._by_id = self.listing.by_id()
-            self._by_name = self.listing.by_name()
+            self._states = self.listing.states()
 
     @property
     def complete(self) -> bool:
@@ -67,6 +68,10 @@ class Observation:
 
     def listed(self, job_id: str) -> JobRow | None:
         return self._by_id.get(job_id)
+
+    def state_of(self, job_id: str) -> tuple[JobState, str] | None:
+        """State and reason of a listed job: all that a sweep over thousands of quiet jobs looks at."""
+        return self._states.get(job_id)
 
     def ask_history(self, since: datetime, ids: Iterable[str], names: Iterable[str]) -> None:
         """Ask accounting about what the listing lacks, once per observation; later calls are ignored."""
@@ -127,6 +132,8 @@ class Observation:
 
     def named(self, job_name: str) -> Sighting:
         """What is known of a job of which only the name is certain. The newest of several counts."""
+        if self._by_name is None:
+            self._by_name = self.listing.by_name() if isinstance(self.listing, Listing) else {}
         rows = self._by_name.get(job_name, [])
         if rows:
             return Sighting(answered=True, listed=True, row=_newest(rows))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pwd
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from outerloop.compute.names import is_pack
 from outerloop.compute.protocol import JobRow, JobState, NoAnswer
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, Evidence, ResultFacts, read_evidence
+from outerloop.dispatch.live import Live
 from outerloop.dispatch.observe import Observation
 from outerloop.effects import effect
 from outerloop.record.models import Attempt, Await, Measure, Run, Slot
@@ -56,17 +57,13 @@ def live_attempts(session: Session, realm_id: int, slot_ids: Iterable[int] | Non
     return list(session.scalars(query.order_by(Attempt.id)))
 
 
-def ask_about(observation: Observation, attempts: Iterable[Attempt]) -> None:
+def ask_about(observation: Observation, attempts: Iterable[Live]) -> None:
     """Ask accounting, in one query, about every live attempt that the listing lacks (jobs by id, intents by name) or
     shows as cancelled by nobody knows whom."""
     ids, names, since = [], [], []
     for attempt in attempts:
         listed = observation.listed(attempt.job_id) if attempt.job_id is not None else None
-        by_others = (
-            listed is not None
-            and listed.state is JobState.CANCELLED
-            and not (listed.cancelled_by or attempt.cancel_reason)
-        )
+        by_others = listed is not None and listed.state is JobState.CANCELLED and not listed.cancelled_by
         if attempt.job_id is not None and (listed is None or by_others):
             ids.append(attempt.job_id)
         elif attempt.job_id is None and not observation.named(attempt.known_as).listed:
@@ -78,33 +75,17 @@ def ask_about(observation: Observation, attempts: Iterable[Attempt]) -> None:
         observation.ask_history(min(since), ids, names)
 
 
-def fold_attempts(context: Context, observation: Observation, attempts: list[Attempt], *, files: bool) -> Folded:
-    """Bring the record up to date with what the queue and the slots show of these submitted attempts.
-
-    With `files` every attempt's slot is read; without, only those that the queue shows as changed, ended or gone,
-    which keeps a tick over thousands of quiet jobs cheap.
-    """
+def fold_attempts(context: Context, observation: Observation, attempts: Sequence[Live]) -> Folded:
+    """Bring the record up to date with what the queue and the slots show of these submitted attempts, each of whose
+    slots is read. A sweep leaves out those to which nothing happened (live.py)."""
     folded = Folded()
     submitted = [a for a in attempts if a.state == "submitted" and a.job_id is not None]
     if not submitted:
         return folded
     ask_about(observation, submitted)
     for attempt in submitted:
-        if files or _changed(attempt, observation):
-            _fold_one(context, observation, attempt.id, folded)
+        _fold_one(context, observation, attempt.id, folded)
     return folded
-
-
-def _changed(attempt: Attempt, observation: Observation) -> bool:
-    row = observation.listed(attempt.job_id or "")
-    if row is None:
-        return observation.complete
-    return (
-        row.state.final
-        or row.state.value != attempt.slurm_state
-        or row.reason != attempt.slurm_reason
-        or attempt.absent_at is not None
-    )
 
 
 def _fold_one(context: Context, observation: Observation, attempt_id: int, folded: Folded) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.protocol import Accepted, Refused, SubmitOutcome, Unknown, When
@@ -28,6 +28,7 @@ from outerloop.dispatch.arrays import (
 from outerloop.dispatch.budget import Budget, BudgetExceeded, reserve
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEvidence, read_intent
+from outerloop.dispatch.live import Live
 from outerloop.dispatch.observe import Observation
 from outerloop.dispatch.packs import carry_out_pack, cut_into_packs
 from outerloop.dispatch.settle import Folded, apply_decision, ask_about, make_due
@@ -45,7 +46,7 @@ from outerloop.dispatch.submission import (
 )
 from outerloop.effects import effect
 from outerloop.job.script import job_script
-from outerloop.record.models import Attempt, Slot
+from outerloop.record.models import Attempt, Run, Slot
 from outerloop.record.store import LeaseHandle
 
 __all__ = [
@@ -81,6 +82,10 @@ def submit_ready(
         try:
             with _intending(context, lease, lease_seconds) as session:
                 batches = _intend(context, session, waiting, budget, exclude, largest, frozenset(single))
+                if lease is not None and batches:
+                    # Cancelled meanwhile: whoever looks after ended runs has to look at this one again.
+                    ended = (Run.id == lease.run_id, Run.state == "ended")
+                    session.execute(update(Run).where(*ended).values(released=False))
         except BudgetExceeded as exceeded:
             report.over_budget = exceeded
             return report
@@ -231,7 +236,9 @@ def _record_outcome(context: Context, submission: Submission, outcome: SubmitOut
                 report.unknown.append(submission.job_name)
 
 
-def recover_intents(context: Context, observation: Observation, attempts: list[Attempt]) -> tuple[Folded, SubmitReport]:
+def recover_intents(
+    context: Context, observation: Observation, attempts: Sequence[Live]
+) -> tuple[Folded, SubmitReport]:
     """Look after submissions whose outcome nobody recorded: adopt, note, or submit the same attempt again."""
     folded, report = Folded(), SubmitReport()
     intents = [attempt for attempt in attempts if attempt.state == "intent"]

@@ -59,7 +59,7 @@ __all__ = [
     "Wake",
 ]
 
-REVISION = "0003"
+REVISION = "0004"
 """The migration that these models are; a test compares it with the newest one."""
 
 NAMING = {
@@ -110,6 +110,7 @@ class Run(Base):
         CheckConstraint("state <> 'blocked' or state_reason <> ''", name="blocked_has_reason"),
         Index("ix_runs_due", "realm_id", "due_at", postgresql_where=text("state in ('queued', 'waiting')")),
         Index("ix_runs_state", "realm_id", "state", "created_at"),
+        Index("unreleased_runs", "realm_id", "id", postgresql_where=text("state = 'ended' and not released")),
         Index("ix_runs_target", "realm_id", "target", "benchmark", "created_at"),
     )
 
@@ -142,6 +143,8 @@ class Run(Base):
     """The verdict with every number behind it."""
     priority: Mapped[int] = mapped_column(server_default="0")
     due_at: Mapped[datetime | None] = mapped_column(server_default=func.now())
+    released: Mapped[bool] = mapped_column(server_default=text("false"))
+    """Ended, and no job is live any more that nobody else wants."""
     last_error: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -254,7 +257,18 @@ class Attempt(Base):
             "live_attempts",
             "realm_id",
             "id",
-            postgresql_include=["job_id", "job_name", "slurm_state", "slurm_reason", "state"],
+            # All that a sweep compares, so that it reads the index alone.
+            postgresql_include=[
+                "job_id",
+                "job_name",
+                "array_name",
+                "slurm_state",
+                "slurm_reason",
+                "state",
+                "array_id",
+                "intent_at",
+                "absent_at",
+            ],
             postgresql_where=text("state in ('intent', 'submitted')"),
         ),
     )

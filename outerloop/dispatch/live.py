@@ -1,0 +1,162 @@
+"""A sweep over all live attempts of a realm: light rows from one index, compared with one listing.
+
+Covered: which attempts something happened to, and noting those that only moved on in the queue. Not covered: what
+became of the others (settle.py, submit.py, arrays.py), which see a handful of fifty thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import String, case, column, func, select, text, update, values
+from sqlalchemy.orm import Session
+from sqlalchemy.types import BigInteger
+
+from outerloop.compute.protocol import JobRow, JobState
+from outerloop.dispatch.context import Context
+from outerloop.dispatch.evidence import Action, Evidence, read_evidence
+from outerloop.dispatch.observe import Observation
+from outerloop.record.models import Attempt
+
+__all__ = ["Live", "LiveRow", "Survey", "note_moves", "survey"]
+
+FETCH = 5_000
+"""Rows that are held at once while the index is read."""
+NOTED_AT_ONCE = 1_000
+"""Rows changed in one transaction, so that nobody waits long for one of them."""
+
+
+class Live(Protocol):
+    """What a sweep needs of an open attempt: of a light row, or of the whole one."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def job_id(self) -> str | None: ...
+    @property
+    def known_as(self) -> str: ...
+    @property
+    def slurm_state(self) -> str: ...
+    @property
+    def slurm_reason(self) -> str: ...
+    @property
+    def array_id(self) -> int | None: ...
+    @property
+    def intent_at(self) -> datetime: ...
+    @property
+    def absent_at(self) -> datetime | None: ...
+
+
+class LiveRow(NamedTuple):
+    """An open attempt, as the index `live_attempts` holds it."""
+
+    id: int
+    state: str
+    job_id: str | None
+    known_as: str
+    slurm_state: str
+    slurm_reason: str
+    array_id: int | None
+    intent_at: datetime
+    absent_at: datetime | None
+
+
+@dataclass
+class Survey:
+    """What one listing says about all of a realm's live attempts."""
+
+    live: int = 0
+    eventful: list[LiveRow] = field(default_factory=list)
+    """Submissions of unknown outcome, and jobs that ended, are gone or need somebody to decide."""
+    moved: list[tuple[int, JobRow]] = field(default_factory=list)
+    """Attempts whose job waits for another reason or began to run: nothing to decide."""
+
+
+def live_rows(session: Session, realm_id: int) -> Iterator[LiveRow]:
+    """Every open attempt of the realm, oldest first, from the index alone and never all at once."""
+    # Where most attempts are live a scan of the table looks as cheap; it would grow with what has long ended.
+    session.execute(text("select set_config('enable_seqscan', 'off', true), set_config('random_page_cost', '1', true)"))
+    query = (
+        select(
+            Attempt.id,
+            Attempt.state,
+            Attempt.job_id,
+            case((Attempt.array_name == "", Attempt.job_name), else_=Attempt.array_name),
+            Attempt.slurm_state,
+            Attempt.slurm_reason,
+            Attempt.array_id,
+            Attempt.intent_at,
+            Attempt.absent_at,
+        )
+        .where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
+        .order_by(Attempt.id)
+    )
+    for row in session.execute(query, execution_options={"yield_per": FETCH}):
+        yield LiveRow._make(row)
+
+
+def survey(session: Session, realm_id: int, observation: Observation) -> Survey:
+    """Compare every live attempt with the listing; keep those that something happened to."""
+    found = Survey()
+    for row in live_rows(session, realm_id):
+        found.live += 1
+        if row.state == "intent" or row.job_id is None:
+            found.eventful.append(row)
+            continue
+        if not observation.complete:
+            continue
+        seen = observation.state_of(row.job_id)
+        if seen is None or seen[0].final or row.absent_at is not None:
+            found.eventful.append(row)
+        elif (row.slurm_state, row.slurm_reason) == (seen[0].value, seen[1]):
+            continue
+        elif _only_moves(*seen):
+            listed = observation.listed(row.job_id)
+            assert listed is not None, "the same listing"
+            found.moved.append((row.id, listed))
+        else:
+            found.eventful.append(row)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _only_moves(state: JobState, reason: str) -> bool:
+    """Whether a listed job in this state is alive whatever else is known, and not about to end."""
+    if state not in {JobState.PENDING, JobState.RUNNING}:
+        return False
+    return read_evidence(Evidence(True, listed=True, state=state, slurm_reason=reason)).action is Action.ALIVE
+
+
+def note_moves(context: Context, observation: Observation, moved: Sequence[tuple[int, JobRow]]) -> None:
+    """Write what the queue says of jobs that only moved on: a few statements, however many they are."""
+    for first in range(0, len(moved), NOTED_AT_ONCE):
+        chunk = moved[first : first + NOTED_AT_ONCE]
+        seen = values(
+            column("id", BigInteger), column("state", String), column("reason", String), column("node", String),
+            name="seen",
+        ).data([(attempt, row.state.value, row.reason, row.node) for attempt, row in chunk])  # fmt: skip
+        with context.record.transaction("tx.observe") as session:
+            # Whoever holds one of these rows is writing more about it than this.
+            free = session.scalars(
+                select(Attempt.id)
+                .where(Attempt.id.in_([attempt for attempt, _ in chunk]), Attempt.state == "submitted")
+                .order_by(Attempt.id)
+                .with_for_update(skip_locked=True)
+            ).all()
+            session.execute(
+                update(Attempt)
+                .where(Attempt.id == seen.c.id, Attempt.id.in_(free))
+                .values(
+                    slurm_state=seen.c.state,
+                    slurm_reason=seen.c.reason,
+                    node=func.coalesce(func.nullif(seen.c.node, ""), Attempt.node),
+                    observed_at=observation.started,
+                )
+                .execution_options(synchronize_session=False)
+            )
