@@ -7,6 +7,7 @@ Covered: the head, measures, jobs and the commands to go on, as text and as JSON
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +59,13 @@ def run_text(view: RunView, action: NextAction, *, everything: bool, training: T
         parts += section("Reported by its processes")
         parts += [Hanging(prefix, one_line(text)) for prefix, text in training_lines(training)]
     measures = view.measures if everything else view.current
+    tasks = view.row.kind == "training"
+    if tasks:
+        measures = tuple(sorted(measures, key=lambda measure: measure.role))
     if measures:
         rounds = f", round {view.row.round + 1}" if view.row.round and not everything else ""
-        parts += section("Tasks" if view.row.kind == "training" else f"Measures{rounds}")
-        shown = measures if everything else measures[:MOST_MEASURES]
+        parts += section(_tasks_title(measures) if tasks else f"Measures{rounds}")
+        shown = measures if everything else _most_telling_measures(measures) if tasks else measures[:MOST_MEASURES]
         parts.append(_measures(shown))
         parts += [Hanging("  ", detail) for detail in _details(shown)]
         if len(shown) < len(measures):
@@ -124,22 +128,39 @@ def _launch(request: Mapping[str, Any]) -> str:
     return one_line(f"{several}{request.get('family')} on {where}: {argv}")
 
 
+def _state(measure: MeasureView) -> str:
+    last = measure.newest
+    if measure.state == "done":
+        return "built" if measure.kind == "environment" else "done"
+    if measure.state in {"failed", "exhausted"}:
+        return f"{measure.state} {measure.reason}"
+    return attempt_state(last) if last is not None and last.live else "open"
+
+
+def _tasks_title(tasks: Sequence[MeasureView]) -> str:
+    """How many of several tasks stand how, the most frequent first."""
+    if len(tasks) == 1:
+        return "Tasks"
+    counts = Counter(_state(task) for task in tasks)
+    return "Tasks: " + ", ".join(f"{count} {state}" for state, count in counts.most_common())
+
+
+def _most_telling_measures(measures: Sequence[MeasureView]) -> Sequence[MeasureView]:
+    """At most MOST_MEASURES: troubled ones, then those under way, before those that are done; in their old order."""
+    troubled = {"failed", "exhausted"}
+    order = sorted(
+        range(len(measures)), key=lambda i: (measures[i].state not in troubled, measures[i].state == "done", i)
+    )
+    return [measures[i] for i in sorted(order[:MOST_MEASURES])]
+
+
 def _measures(measures: Sequence[MeasureView]) -> Any:
     rows = []
     for measure in measures:
-        last = measure.newest
-        if measure.state == "done":
-            state = "built" if measure.kind == "environment" else "done"
-        elif measure.state in {"failed", "exhausted"}:
-            state = f"{measure.state} {measure.reason}"
-        elif last is not None and last.live:
-            state = attempt_state(last)
-        else:
-            state = "open"
         rows.append(
             [
                 measure.role,
-                state,
+                _state(measure),
                 "" if measure.value is None else str(measure.value),
                 str(measure.seed) if measure.seed else "",
                 f"{measure.attempts_counted}/{measure.attempts_allowed}" if measure.attempts_counted else "",
