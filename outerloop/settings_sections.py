@@ -193,6 +193,23 @@ class LocalSettings(_Section):
         default_factory=lambda: os.cpu_count() or 1, ge=1, description="CPUs that local jobs may use together."
     )
     gpus: int = Field(default=0, ge=0, description="GPUs that local jobs may use together.")
+    gpu_memory_gb: float = Field(
+        default=0.0, ge=0, description="GiB that must be free on each GPU before a job starts on it. 0: not looked at."
+    )
+    gpu_share: int = Field(default=1, ge=1, description="Local jobs that may hold one GPU at the same time.")
+    processes: int = Field(
+        default=0,
+        ge=0,
+        description="Processes and threads set aside for a job below the control group's limit. 0: not looked at.",
+    )
+    parallel: int = Field(default=0, ge=0, description="Local jobs that may run at once. 0: as the CPUs allow.")
+
+    @field_validator("gpu_share")
+    @classmethod
+    def _memory_is_known_where_gpus_are_shared(cls, share: int, info: ValidationInfo) -> int:
+        if share > 1 and not info.data.get("gpu_memory_gb"):
+            raise ValueError("needs gpu_memory_gb: what each of the jobs on a GPU may use")
+        return share
 
 
 class LaneSettings(_Section):

@@ -2,6 +2,7 @@
 
 Covered: the Compute protocol with the same meaning as on Slurm: jobs wait for CPUs and GPUs, for ids and for a begin
 time, survive their submitter, end at their limit, and are known by name; a killed or rebooted job shows as final.
+GPUs with too little free memory and a control group with too many processes are waited for (local_admission.py).
 Not covered: memory limits (stated, not enforced), several nodes, requeue, lanes (names only). Linux only.
 """
 
@@ -60,15 +61,29 @@ class Local:
         gpus: int = 0,
         listed_seconds: float = LISTED_SECONDS,
         free_lanes: Iterable[str] = ("wake",),
+        gpu_memory_gb: float = 0.0,
+        gpu_share: int = 1,
+        processes: int = 0,
+        parallel: int = 0,
     ) -> None:
         """`cpus` and `gpus` are what all jobs together may hold. `listed_seconds` is how long a finished job stays
         in the listing (the history keeps it). Jobs of `free_lanes` take no CPU: a wake must not wait behind measures.
+
+        A job that wants GPUs starts when each of them has `gpu_memory_gb` GiB free (0: not looked at) and fewer than
+        `gpu_share` local jobs. `processes` are set aside for each job below the control group's limit (0: none), and
+        at most `parallel` jobs run at once (0: any number). `free_lanes` are held to none of these but the GPUs'.
         """
         self._spool = Spool(spool.absolute())
         self._cpus = cpus
         self._gpus = gpus
         self._listed_seconds = listed_seconds
         self._free_lanes = frozenset(free_lanes)
+        self._limits = {
+            "gpu_memory_gb": gpu_memory_gb,
+            "gpu_share": gpu_share,
+            "processes": processes,
+            "parallel": parallel,
+        }
 
     # ---------------------------------------------------------------------------------------------- submit
 
@@ -116,6 +131,7 @@ class Local:
             "cpus": job.cpus,
             "gpus": job.gpus,
             "free": job.lane.name in self._free_lanes,
+            "limits": self._limits,
             "after": list(job.after),
             "not_before": now + job.begin_seconds if job.begin_seconds else 0.0,
             "env": dict(job.env),

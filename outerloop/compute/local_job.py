@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from outerloop.compute.local_admission import Asked, Machine
+from outerloop.compute.local_machine import descendants, pids_of_cgroup, read_gpus
 from outerloop.compute.local_spool import JobFolder, Spool, boot_id
 from outerloop.compute.protocol import JobState
 from outerloop.compute.tools import clean_environment
@@ -28,6 +30,8 @@ JOB_ID_VARIABLE = "OUTERLOOP_LOCAL_JOB_ID"
 
 _POLL_SECONDS = 0.05
 _WAIT_SECONDS = 0.2
+# A waiting job looks at GPUs and processes this often: nvidia-smi costs the machine a good part of a second.
+_LOOK_SECONDS = 2.0
 # As Slurm's KillWait: between TERM and KILL.
 _KILL_WAIT_SECONDS = 5.0
 # submitit must not end a job that waits for its turn: limits are ours (minutes of the job, counted from its start).
@@ -119,18 +123,59 @@ def _wait_for_turn(
         else:
             break
         time.sleep(_WAIT_SECONDS)
-    wanted = [] if request["free"] else [("cpu", request["cpus"], cpus)]
-    wanted += [("gpu", request["gpus"], gpus)] if request["gpus"] else []
-    if not wanted:
+    if request["free"] and not request["gpus"]:
         return None if folder.cancelled_by is not None else {}
+    limits: Mapping[str, Any] = request.get("limits", {})
+    wanted = [] if request["free"] else [("cpu", request["cpus"], cpus)]
+    if limits.get("parallel") and not request["free"]:
+        wanted.append(("job", 1, limits["parallel"]))
+    asked = Asked(request["gpus"], limits.get("gpu_memory_gb", 0.0), limits.get("processes", 0))
+    machine, running, next_look = Machine(), 0, 0.0
     with spool.turn(folder.job_id):
         while folder.cancelled_by is None:
-            held = spool.take(folder.job_id, wanted)
+            if time.monotonic() >= next_look:
+                machine, running = _look(spool, folder, asked)
+                next_look = time.monotonic() + _LOOK_SECONDS
+            held = spool.take(
+                folder.job_id,
+                wanted,
+                asked=asked,
+                machine=machine,
+                gpus=gpus,
+                share=limits.get("gpu_share", 1),
+                running=running,
+            )
             if not isinstance(held, str):
                 return held
             show(held)
             time.sleep(_WAIT_SECONDS)
     return None
+
+
+def _look(spool: Spool, folder: JobFolder, asked: Asked) -> tuple[Machine, int]:
+    """What the machine has for a job that asks for this, and how many other local jobs run."""
+    scripts = {
+        other.job_id: identity.pid
+        for other in spool.live()
+        if other.job_id != folder.job_id and (identity := other.identity("script")) is not None and identity.alive
+    }
+    if not asked.processes and not (asked.gpus and asked.gpu_memory_gb):
+        return Machine(), len(scripts)
+    families = descendants(scripts.values())
+    group = pids_of_cgroup() if asked.processes else None
+    gpus, trouble = None, ""
+    if asked.gpus and asked.gpu_memory_gb:
+        gpus, trouble = read_gpus(pid for family in families.values() for pid in family)
+    return (
+        Machine(
+            gpus,
+            trouble,
+            processes=group[0] if group is not None else None,
+            limit=group[1] if group is not None else None,
+            unborn=sum(max(0, asked.processes - len(family)) for family in families.values()),
+        ),
+        len(scripts),
+    )
 
 
 def _execute(folder: JobFolder, request: Mapping[str, Any], held: Mapping[str, list[tuple[int, int]]]) -> None:
@@ -139,6 +184,9 @@ def _execute(folder: JobFolder, request: Mapping[str, Any], held: Mapping[str, l
         os.environ,
         {**request["env"], JOB_ID_VARIABLE: folder.job_id, "CUDA_VISIBLE_DEVICES": ",".join(devices)},
     )
+    if devices:
+        # nvidia-smi's order, in which they were chosen; CUDA's own begins with the fastest.
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     # The script holds its tokens too: if this runner alone is killed, they stay taken until the script is dead.
     tokens = [descriptor for taken in held.values() for _, descriptor in taken]
     with Path(request["log"]).open("ab") as log:

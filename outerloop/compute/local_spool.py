@@ -9,25 +9,32 @@
       jobs/<id>/         request.json script launcher.json runner.json script.json waiting.json cancel final.json
       ended/<id>/        the same, once it has been final for a while
 
-Covered: the layout, atomic writes, who is alive, all-or-nothing tokens. Not covered: running a job (local_job.py), the
+Covered: the layout, atomic writes, who is alive, all-or-nothing tokens. A GPU that jobs may share has a token per
+place: gpu-0, gpu-0-1, ... Not covered: running a job (local_job.py), the
 Compute protocol (local.py). Linux only: identities are read from /proc. The folder must be on a local file system.
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from outerloop.compute.local_admission import Asked, Machine, Wait, admit
 from outerloop.compute.protocol import JobState
+from outerloop.compute.reasons import LOCAL_WAIT
 
 __all__ = ["Identity", "JobFolder", "Spool", "boot_id", "machine_id"]
+
+# What stands in the mark of a waiting job that no token would help.
+WAITS_FOR_MACHINE = "machine"
 
 
 def boot_id() -> str:
@@ -265,21 +272,36 @@ class Spool:
             mark.unlink(missing_ok=True)
             os.close(descriptor)
 
-    def take(self, job_id: str, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[tuple[int, int]]] | str:
+    def take(
+        self,
+        job_id: str,
+        wanted: Sequence[tuple[str, int, int]],
+        *,
+        asked: Asked | None = None,
+        machine: Machine | None = None,
+        gpus: int = 0,
+        share: int = 1,
+        running: int = 0,
+    ) -> dict[str, list[tuple[int, int]]] | str:
         """All the tokens of a job, or none: kind -> [(token, descriptor that holds it)], else the reason for waiting.
 
-        `wanted` is (kind, how many, how many there are). Under the mutex, so two jobs cannot each hold half of what
-        the other one needs, and strictly oldest first, so that a wide job is not starved by narrow ones.
+        `wanted` is (kind, how many, how many there are). With `asked`, GPUs are taken besides, of `gpus`, each with
+        room for `share` jobs; `machine` was read a moment ago. Under the mutex, so two jobs cannot each hold half of
+        what the other one needs, and strictly oldest first, so that a wide job is not starved by narrow ones. Only
+        who waits for the machine (a stranger's memory, the control group) holds up nobody: it may last for days.
         """
         with locked(self.path / "mutex"):
             for mark in self.waiting.iterdir():
                 if int(mark.name) < int(job_id):
                     descriptor = try_lock(mark)
                     if descriptor is None:
+                        if _waits_for_machine(mark):
+                            continue
                         return "Priority"
                     mark.unlink(missing_ok=True)
                     os.close(descriptor)
             held: dict[str, list[tuple[int, int]]] = {}
+            reason = ""
             for kind, count, total in wanted:
                 held[kind] = []
                 for token in range(total):
@@ -289,8 +311,46 @@ class Spool:
                     if descriptor is not None:
                         held[kind].append((token, descriptor))
                 if len(held[kind]) < count:
-                    for taken in held.values():
-                        for _, descriptor in taken:
-                            os.close(descriptor)
-                    return "Resources"
+                    reason = "Resources"
+                    break
+            if not reason and asked is not None:
+                found = self._take_gpus(asked, machine or Machine(), gpus, share, running)
+                if isinstance(found, str):
+                    reason = found
+                elif found:
+                    held["gpu"] = found
+            (self.waiting / job_id).write_text(WAITS_FOR_MACHINE if reason.startswith(LOCAL_WAIT) else "")
+            if reason:
+                _let_go(descriptor for taken in held.values() for _, descriptor in taken)
+                return reason
             return held
+
+    def _take_gpus(
+        self, asked: Asked, machine: Machine, gpus: int, share: int, running: int
+    ) -> list[tuple[int, int]] | str:
+        """One place on each GPU that the decision names, or the reason for waiting. Under the mutex."""
+        free: dict[int, list[int]] = {device: [] for device in range(gpus)}
+        if asked.gpus:
+            for device, place in itertools.product(range(gpus), range(share)):
+                descriptor = try_lock(self.tokens / (f"gpu-{device}" if place == 0 else f"gpu-{device}-{place}"))
+                if descriptor is not None:
+                    free[device].append(descriptor)
+        decision = admit(asked, machine, [share - len(free[device]) for device in range(gpus)], share, running)
+        if isinstance(decision, Wait):
+            _let_go(itertools.chain.from_iterable(free.values()))
+            return decision.reason
+        taken = [(device, free[device].pop(0)) for device in decision.devices]
+        _let_go(itertools.chain.from_iterable(free.values()))
+        return taken
+
+
+def _waits_for_machine(mark: Path) -> bool:
+    try:
+        return mark.read_text() == WAITS_FOR_MACHINE
+    except FileNotFoundError:  # its job has what it wanted, this instant
+        return True
+
+
+def _let_go(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -167,6 +167,9 @@ class PendingReason:
     held: bool = False
 
 
+# How a reason of the local backend begins that is a sentence of its own (local_admission.py).
+LOCAL_WAIT = "waits: "
+
 _WILL = {
     "None": "Slurm has not looked at it yet.",
     "Priority": "Other jobs go first.",
@@ -228,6 +231,8 @@ def pending_reason(text: str) -> PendingReason:
             return PendingReason(reason, Clears.MAY, sentence, held=True)
     if "held" in word.lower().split():
         return PendingReason(reason, Clears.MAY, "Slurm holds it.", held=True)
+    if word.startswith(LOCAL_WAIT):
+        return PendingReason(reason, Clears.MAY, f"It {reason}.")
     held = word == "JobHoldMaxRequeue"
     for table, clears in ((_WILL, Clears.WILL), (_NEVER, Clears.NEVER), (_MAY, Clears.MAY)):
         for known, sentence in table.items():

@@ -78,7 +78,7 @@ def open_compute(settings: Settings, root: StateRoot) -> Compute:
     if effective_backend(settings) == "local":
         from outerloop.compute.local import Local
 
-        return Local(root.local_spool, cpus=settings.local.cpus, gpus=settings.local.gpus)
+        return Local(root.local_spool, **settings.local.model_dump())
     from outerloop.compute.slurm import SlurmCli
 
     slurm = settings.slurm
