@@ -5,7 +5,8 @@ commented file that `outerloop init` writes. Not covered: whether the site agree
 says about itself (contract.py).
 
 Precedence: arguments of `Settings(...)`, then environment variables (`OUTERLOOP_STATE`,
-`OUTERLOOP_SLURM__BIN_DIR`, `OUTERLOOP_LANES__GPU__PARTITION`), then the file, then the defaults.
+`OUTERLOOP_SLURM__BIN_DIR`, `OUTERLOOP_LANES__GPU__PARTITION`), then the file, then the site's profile
+(site_profile.py), then the defaults.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from outerloop.settings_sections import (
     home,
 )
 from outerloop.settings_text import settings_text
+from outerloop.site_profile import SiteProfile, merged, profile_path
 from outerloop.toml_lines import ParsedToml, read_toml
 
 __all__ = [
@@ -193,6 +195,10 @@ class Settings(BaseSettings):
         default="auto",
         description="Where jobs run. auto: slurm where sbatch and sinfo are found, else this machine.",
     )
+    site: str = Field(
+        default="",
+        description="Site profile below this file: a path, or a shipped one's name. Empty: site.toml beside this file.",
+    )
     isolation: Isolation = Field(
         default="none", description="Sandbox around measured commands. none contains accidents, not malice."
     )
@@ -241,10 +247,11 @@ class Settings(BaseSettings):
         parsed = _read(file, required=named)
         problems = list(parsed.problems)
         problems += _stray_variables(cls)
+        below = _profile(file, parsed)
         loaded: Settings | None = None
         if parsed.complete:
             try:
-                with _reading(parsed.data):
+                with _reading(merged(below, parsed.data)):
                     loaded = cls()
             except ValidationError as error:
                 problems += [_located(detail, parsed, cls) for detail in error.errors(include_url=False)]
@@ -327,6 +334,18 @@ def _read(file: Path, *, required: bool) -> ParsedToml:
     except UnicodeDecodeError as error:
         raise SettingsError(source, [Problem(raw.count(b"\n", 0, error.start) + 1, (), "is not UTF-8 text")]) from None
     return read_toml(text)
+
+
+def _profile(config: Path, parsed: ParsedToml) -> dict[str, Any]:
+    """What the site's profile says. Raises SettingsError, naming the profile's file, for a bad one."""
+    said = os.environ.get(f"{_PREFIX}SITE") or parsed.data.get("site") or ""
+    path = profile_path(said, config) if isinstance(said, str) else None
+    if path is None:
+        return {}
+    below, problems = SiteProfile.read(path)
+    if problems:
+        raise SettingsError(str(path), problems)
+    return below
 
 
 _PREFIXED = re.compile(r"(?P<key>[a-z_]+(?:\.[a-z0-9_-]+)*): (?P<rest>.*)", re.DOTALL)

@@ -11,18 +11,19 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr
 
-__all__ = ["settings_text"]
+__all__ = ["settings_text", "toml_value"]
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A plain value (text, number, yes or no, list of them) as TOML spells it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(_toml(part) for part in value) + "]"
+        return "[" + ", ".join(toml_value(part) for part in value) + "]"
     if isinstance(value, SecretStr):
-        return _toml(value.get_secret_value())
+        return toml_value(value.get_secret_value())
     text = "" if value is None else str(value)
     # JSON's escapes are a subset of TOML's, except that TOML also wants DEL escaped
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -46,11 +47,11 @@ def _entries(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
             continue
         written.append(f"# {field.description}{_choices(field.annotation)}")
         if name in values:
-            written.append(f"{name} = {_toml(values[name])}")
+            written.append(f"{name} = {toml_value(values[name])}")
         else:
             default = field.get_default(call_default_factory=True)
             example = _UNSET_EXAMPLES.get(name) if default is None else None
-            written.append(f"#{name} = {example if example is not None else _toml(default)}")
+            written.append(f"#{name} = {example if example is not None else toml_value(default)}")
     return written
 
 

@@ -170,7 +170,7 @@ def cron(as_json: bool) -> None:
             notes(["there is no config file yet; `outerloop init` writes one, and the line then names it"])
 
 
-@click.command("doctor", help="Check this site against the config; say what to change. It changes nothing.")
+@click.command("doctor", help="Check this site, and say what to change. Changes nothing without --write.")
 @click.option("--no-job", is_flag=True, help="Do not run the small test job.")
 @click.option(
     "--job-seconds",
@@ -180,14 +180,18 @@ def cron(as_json: bool) -> None:
     help="Patience with the test job; one that is late is cancelled.",
 )
 @click.option("--cron", "as_cron", is_flag=True, help="Look again with the environment that cron gives, and compare.")
+@click.option("--write", is_flag=True, help="Write what the site takes to site.toml, beside the config.")
 @json_option
-def doctor(no_job: bool, job_seconds: float, as_cron: bool, as_json: bool) -> None:
+def doctor(no_job: bool, job_seconds: float, as_cron: bool, write: bool, as_json: bool) -> None:
     with explained():
-        from outerloop.controller.doctor import FAIL, OK, WARN, Finding, examine, what_counts
+        from outerloop.controller.doctor import FAIL, OK, WARN, Finding, Site, examine, what_counts
         from outerloop.settings import Settings, SettingsError, config_path
 
         found: list[Finding] = []
-        for finding in examine(config_path().absolute(), job=not no_job, cron=as_cron, probe_seconds=job_seconds):
+        kept: list[Site] = []
+        for finding in examine(
+            config_path().absolute(), job=not no_job, cron=as_cron, probe_seconds=job_seconds, keep=kept
+        ):
             found.append(finding)
             if not as_json:
                 _print_finding(finding.level, finding.name, finding.sentence, finding.fix)
@@ -200,12 +204,59 @@ def doctor(no_job: bool, job_seconds: float, as_cron: bool, as_json: bool) -> No
                 counts = what_counts(Settings.load())
             except SettingsError:
                 counts = None
-            emit_json({"ok": not failed, "exit_code": int(code), "settings": counts, "findings": plain(found)})
+            profile = _profile(kept, write)
+            emit_json(
+                {
+                    "ok": not failed,
+                    "exit_code": int(code),
+                    "settings": counts,
+                    "findings": plain(found),
+                    "profile": profile,
+                }
+            )
         else:
             warned = sum(1 for finding in found if finding.level == WARN)
             well = sum(1 for finding in found if finding.level == OK)
+            _print_profile(_profile(kept, write))
             click.echo(f"{well} well, {warned} to know, {len(failed)} to repair")
         click.get_current_context().exit(int(code))
+
+
+def _profile(kept: list[Any], write: bool) -> dict[str, Any] | None:
+    """What doctor found of the site: its profile, what that rests on, what it would change, where it was written and
+    which settings say otherwise all the same."""
+    from outerloop.controller.doctor import differences, proposal, site_file
+    from outerloop.settings import Settings
+
+    if not kept or kept[0].backend != "slurm" or not kept[0].proposed:
+        return None
+    site = kept[0]
+    changes = differences(site)
+    told: dict[str, Any] = {
+        "proposed": proposal(site),
+        "tried": {".".join(path): how for path, how in site.tried.items()},
+        "changes": {name: {"set": now, "taken": taken} for name, (now, taken) in changes.items()},
+        "written": None,
+        "outranked": [],
+    }
+    if write:
+        path, text = site_file(site)
+        _write(path, text)
+        told |= {"written": str(path), "outranked": list(differences(site, Settings.load()))}
+    return told
+
+
+def _print_profile(profile: dict[str, Any] | None) -> None:
+    if profile is None:
+        return
+    if profile["written"]:
+        click.echo(f"wrote {profile['written']}")
+    for name, change in profile["changes"].items():
+        wins = "; the config or the environment says so, and wins" if name in profile["outranked"] else ""
+        click.echo(f'  {name} {"was" if profile["written"] else "is"} "{change["set"]}"{wins}')
+        click.echo(f'    this site takes "{change["taken"]}"')
+    if profile["changes"] and not profile["written"]:
+        click.echo("`outerloop doctor --write` writes that to site.toml; nothing was changed")
 
 
 def _print_finding(level: str, name: str, sentence: str, fix: str) -> None:

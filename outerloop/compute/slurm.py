@@ -270,6 +270,17 @@ class SlurmCli:
             partitions=_partitions(partitions.stdout),
         )
 
+    @property
+    def tools(self) -> dict[str, Path]:
+        """Name -> absolute path of the tools that were found."""
+        return dict(self._tools)
+
+    def tool_beside(self, name: str) -> Path | None:
+        """Another of Slurm's tools, from where sbatch is; None when it is not there."""
+        sbatch = self._tools.get("sbatch")
+        beside = sbatch.with_name(name) if sbatch is not None else None
+        return beside if beside is not None and os.access(beside, os.X_OK) else None
+
     # ---------------------------------------------------------------------------------------------- cancel
 
     def cancel(self, ids: Iterable[str]) -> NoAnswer | None:

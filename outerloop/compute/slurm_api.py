@@ -208,6 +208,11 @@ class SlurmApi:
 
     # --------------------------------------------------------------------------------------------- child
 
+    @property
+    def command_line(self) -> SlurmCli:
+        """What everything falls back to."""
+        return self._cli
+
     def why_not(self) -> str:
         """Start pyslurm now and say why it is not used; empty when it is. For doctor."""
         with self._lock:

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from outerloop.cli import app
 from outerloop.controller.site import slurm_values
-from outerloop.settings import default_config
+from outerloop.settings import Settings, default_config
+from outerloop.site_profile import SHIPPED
 from tests.slurm.cluster import DevCluster
 
 pytestmark = pytest.mark.slurm
@@ -67,6 +68,11 @@ def test_what_init_reads_of_a_cluster_passes_doctor_with_a_job(config: Path, clu
     assert found["job"][0][0] == "OK"
     assert "read and wrote the state folder" in found["job"][0][1]
     assert found["accounting"][0][0] == "OK"
+    assert found["wake"][0] == ("OK", found["wake"][0][1]) and "may submit from inside a job" in found["wake"][0][1]
+    assert found["spelling"] == [
+        ("OK", "sbatch takes a job, memory and GPUs as lanes default, gpu spell them"),
+    ]
+    assert "link taken" in found["job"][0][1]
     assert found["lane default"][0][0] in {"OK", "WARN"}
     assert not any((state / "doctor").iterdir())
     assert cluster.run("squeue", "-h", "-t", "pending,running") == ""
@@ -104,3 +110,100 @@ def test_a_stopped_controller_is_the_clusters_trouble(config: Path, cluster: Dev
     assert code == 5
     assert found["backend"][0][0] == "FAIL"
     assert found["job"][0][0] == "WARN"
+
+
+# --------------------------------------------------------------------------------------------- site profiles
+
+
+def _wrapper(bin_dir: Path, cluster: DevCluster, rule: str) -> None:
+    """The cluster's tools in a folder of their own, with a site's sbatch that looks at its options first."""
+    bin_dir.mkdir()
+    for tool in cluster.bin.iterdir():
+        (bin_dir / tool.name).symlink_to(tool)
+    (bin_dir / "sbatch").unlink()
+    (bin_dir / "sbatch").write_text(f'#!/bin/sh\ncase " $* " in\n{rule}\nesac\nexec {cluster.bin}/sbatch "$@"\n')
+    (bin_dir / "sbatch").chmod(0o755)
+
+
+NO_GPUS_PER_NODE = """\
+*" --gpus-per-node="* | *" --gpus="*)
+  echo "sbatch: error: this would be a CPU job; ask for GPUs with --gres" >&2
+  echo "sbatch: error: Batch job submission failed: Unspecified policy" >&2; exit 1 ;;
+*" --mem="*)
+  echo "sbatch: error: Memory is given per CPU here" >&2
+  echo "sbatch: error: Batch job submission failed: Invalid memory" >&2; exit 1 ;;"""
+
+
+def test_row_19_doctor_finds_the_spelling_that_a_site_takes_and_writes_it_only_when_asked(
+    config: Path, cluster: DevCluster, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _wrapper(tmp_path / "bin", cluster, NO_GPUS_PER_NODE)
+    config.write_text(config.read_text().replace(f'bin_dir = "{cluster.bin}"', f'bin_dir = "{tmp_path}/bin"'))
+    before = config.read_text()
+    profile = config.parent / "site.toml"
+
+    result = CliRunner().invoke(app, ["doctor", "--json", "--no-job"])
+    told = json.loads(result.stdout)
+    assert result.exit_code == 2 and not profile.exists()
+    changes = told["profile"]["changes"]
+    assert changes == {
+        "lanes.default.memory_flag": {"set": "mem", "taken": "mem-per-cpu"},
+        "lanes.default.gpu_flag": {"set": "gpus-per-node", "taken": "gres"},
+        "lanes.gpu.memory_flag": {"set": "mem", "taken": "mem-per-cpu"},
+        "lanes.gpu.gpu_flag": {"set": "gpus-per-node", "taken": "gres"},
+    }
+    refused = "--gpus-per-node=1: Batch job submission failed: Unspecified policy\n--gres=gpu:1: taken"
+    assert told["profile"]["tried"]["lanes.gpu.gpu_flag"] == refused
+
+    result = CliRunner().invoke(app, ["doctor", "--no-job", "--write"])
+    assert f"wrote {profile}" in result.stdout and config.read_text() == before
+    written = tomllib.loads(profile.read_text())
+    assert written["lanes"]["gpu"] == {"memory_flag": "mem-per-cpu", "gpu_flag": "gres"}
+    assert written["site"]["preempt_mode"] == "REQUEUE" and written["site"]["max_array_size"] == 10001
+    assert "# --gres=gpu:1: taken" in profile.read_text()
+
+    settings = Settings.load(config)
+    assert (settings.lanes["gpu"].gpu_flag, settings.lanes["gpu"].memory_flag) == ("gres", "mem-per-cpu")
+    code, found = _doctor("--job-seconds", "60")
+    assert code == 0, found
+    assert found["job"][0][0] == "OK" and not any("refused" in said for _, said in found["lane gpu"])
+
+    monkeypatch.setenv("OUTERLOOP_LANES__GPU__GPU_FLAG", "gpus")
+    assert Settings.load(config).lanes["gpu"].gpu_flag == "gpus", "the environment and config.toml win"
+    result = CliRunner().invoke(app, ["doctor", "--no-job", "--write"])
+    assert 'lanes.gpu.gpu_flag was "gpus"; the config or the environment says so, and wins' in result.stdout
+
+
+def test_row_40_doctor_sees_that_nodes_may_not_submit(config: Path, cluster: DevCluster, tmp_path: Path) -> None:
+    _wrapper(
+        tmp_path / "bin",
+        cluster,
+        '*) if grep -qz "^SLURM_JOB_ID=" /proc/$PPID/environ; then\n'
+        '  echo "sbatch: error: submit from login nodes" >&2; exit 1; fi ;;',
+    )
+    config.write_text(config.read_text().replace(f'bin_dir = "{cluster.bin}"', f'bin_dir = "{tmp_path}/bin"'))
+    code, found = _doctor("--job-seconds", "60", "--write")
+    assert code == 0, found
+    assert found["wake"][0][0] == "WARN" and "submit from login nodes" in found["wake"][0][1]
+    assert Settings.load(config).slurm.submit_from_jobs == "no"
+
+
+def test_the_accounts_limits_are_read(config: Path, cluster: DevCluster) -> None:
+    user = cluster.run("sacctmgr", "-n", "-P", "show", "user", "format=User").split()[0]
+    cluster.run("sacctmgr", "-i", "modify", "user", user, "set", "MaxSubmitJobs=77")
+    try:
+        result = CliRunner().invoke(app, ["doctor", "--json", "--no-job"])
+    finally:
+        cluster.run("sacctmgr", "-i", "modify", "user", user, "set", "MaxSubmitJobs=-1")
+    told = json.loads(result.stdout)
+    assert told["profile"]["proposed"]["site"]["max_submit_jobs"] == 77
+    assert any(finding["name"] == "accounts" and "at most 77" in finding["sentence"] for finding in told["findings"])
+
+
+def test_the_shipped_profile_of_the_development_cluster_is_what_doctor_finds(config: Path, cluster: DevCluster) -> None:
+    shipped = tomllib.loads((SHIPPED / "devcluster.toml").read_text())
+    found = json.loads(CliRunner().invoke(app, ["doctor", "--json", "--job-seconds", "60"]).stdout)["profile"]
+    for lane, table in shipped["lanes"].items():
+        assert {key: found["proposed"]["lanes"][lane].get(key) for key in table} == table
+    kept = ("cluster", "max_array_size", "preempt_mode", "tools_on_nodes")
+    assert {key: found["proposed"]["site"][key] for key in kept} == {key: shipped["site"][key] for key in kept}

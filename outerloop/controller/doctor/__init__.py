@@ -1,7 +1,8 @@
 """Does this site fit the settings? One finding a line, each with what to change.
 
 Covered: settings, interpreter, state folder, record, tools and limits of the cluster, lanes, sandbox, a real job, what
-cron finds, what a personal deployment can promise. Changes nothing: the files it tries itself with are removed again.
+cron finds, what a personal deployment can promise, and the site's profile. Changes nothing but the profile, and that
+only when asked: the files it tries itself with are removed again.
 `examine` may be imported from here; each check is in the file of its subject. Not covered: wording for terminals
 (cli.setup), repairing anything.
 """
@@ -18,14 +19,31 @@ from outerloop.controller.doctor.database import record
 from outerloop.controller.doctor.finding import FAIL, OK, WARN, Check, Finding, Site
 from outerloop.controller.doctor.host import git, python, state
 from outerloop.controller.doctor.job import node_job
+from outerloop.controller.doctor.profile import differences, facts, proposal, pyslurm, site_file
+from outerloop.controller.doctor.spelling import spellings, submit_caps
 from outerloop.settings import Settings, SettingsError, effective_backend
 from outerloop.slots import StateRoot
 
-__all__ = ["FAIL", "OK", "WARN", "Finding", "crontab_line", "examine", "what_counts"]
+__all__ = [
+    "FAIL",
+    "OK",
+    "WARN",
+    "Finding",
+    "Site",
+    "crontab_line",
+    "differences",
+    "examine",
+    "proposal",
+    "site_file",
+    "what_counts",
+]
 
 
-def examine(config: Path, *, job: bool, cron: bool, probe_seconds: float) -> Iterator[Finding]:
-    """Every finding, as it is made. `config` is the file that the settings are read from."""
+def examine(
+    config: Path, *, job: bool, cron: bool, probe_seconds: float, keep: list[Site] | None = None
+) -> Iterator[Finding]:
+    """Every finding, as it is made. `config` is the file that the settings are read from. `keep` gets what was found
+    of the site, for `proposal`, `differences` and `site_file`."""
     try:
         settings = Settings.load()
     except SettingsError as error:
@@ -36,7 +54,11 @@ def examine(config: Path, *, job: bool, cron: bool, probe_seconds: float) -> Ite
     else:
         yield Finding("config", WARN, f"{config} does not exist, so the defaults hold", "run `outerloop init`")
     site = Site(settings, config, StateRoot(settings.state), effective_backend(settings), probe_seconds=probe_seconds)
-    checks: list[Check] = [python, git, state, record, backend, lanes, isolation]
+    if keep is not None:
+        keep.append(site)
+    checks: list[Check] = [
+        *(python, git, state, record, backend, facts, pyslurm, lanes, spellings, submit_caps, isolation)
+    ]
     if job:
         checks.append(node_job)
     checks.append(cron_environment if cron else tick_line)

@@ -17,7 +17,7 @@ from outerloop.controller.doctor.finding import FAIL, OK, TOOL_SECONDS, WARN, Fi
 from outerloop.controller.doctor.probe import BWRAP_PROBE
 from outerloop.controller.site import gpu_partitions
 
-__all__ = ["backend", "isolation", "lanes"]
+__all__ = ["backend", "has_gpus", "isolation", "lanes"]
 
 OLDEST_SLURM = (22, 5)
 SHORT_JOB_AGE_SECONDS = 60
@@ -151,7 +151,7 @@ def _lane(site: Site, name: str, label: str, partition: str, facts: Mapping[str,
             f"{partition} grants at most {most:g} minutes, which the lane does not say",
             f"set lanes.{name}.max_minutes = {most:g}: longer work is then refused when it is submitted",
         )
-    if name == "gpu" and lane.gpu_flag != "none" and not _has_gpus(site, partition, facts):
+    if name == "gpu" and lane.gpu_flag != "none" and not has_gpus(site, partition, facts):
         return Finding(
             label, WARN, f"partition {partition} shows no GPUs (TRES {facts['TRES']})", f"set lanes.{name}.partition"
         )
@@ -159,7 +159,8 @@ def _lane(site: Site, name: str, label: str, partition: str, facts: Mapping[str,
     return Finding(label, OK, f"partition {partition}, {limit}")
 
 
-def _has_gpus(site: Site, partition: str, facts: Mapping[str, str]) -> bool:
+def has_gpus(site: Site, partition: str, facts: Mapping[str, str]) -> bool:
+    """Whether a partition has nodes with GPUs, by what the controller or sinfo says."""
     if "gres/gpu" in facts.get("TRES", ""):
         return True
     slurm = site.settings.slurm

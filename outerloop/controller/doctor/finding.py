@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from outerloop.compute.protocol import Compute, SiteLimits
 from outerloop.settings import Settings
@@ -40,6 +41,15 @@ class Site:
     compute: Compute | None = None
     limits: SiteLimits | None = None
     probe_seconds: float = 120.0
+    proposed: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    """Path of a profile's key -> what the site takes or is."""
+    tried: dict[tuple[str, ...], str] = field(default_factory=dict)
+    """Path of a profile's key -> how that was found out."""
+
+    def propose(self, path: tuple[str, ...], value: Any, tried: str) -> None:
+        """Note one line of the profile and what it rests on."""
+        self.proposed[path] = value
+        self.tried[path] = tried
 
 
 Check = Callable[[Site], Iterator[Finding]]

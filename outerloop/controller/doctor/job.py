@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from outerloop.compute.reasons import pending_reason
 from outerloop.controller.doctor.database import SKEW_SECONDS
 from outerloop.controller.doctor.finding import FAIL, OK, WARN, Finding, Site
 from outerloop.controller.doctor.probe import ProbeAnswer, run_probe
+from outerloop.controller.doctor.spelling import command_line
 
 __all__ = ["node_job"]
 
@@ -25,7 +27,7 @@ def node_job(site: Site) -> Iterator[Finding]:
         yield Finding("job", WARN, "no test job: the state folder does not exist yet", "run `outerloop init`")
         return
     lane = site.settings.lanes.get("default")
-    slurm_bin = site.settings.slurm.bin_dir
+    cli = command_line(site)
     answer = run_probe(
         site.compute,
         site.root,
@@ -34,7 +36,9 @@ def node_job(site: Site) -> Iterator[Finding]:
         python=site.settings.python,
         prologue=lane.prologue if lane is not None else "",
         sandbox=(lane.isolation if lane is not None and lane.isolation else site.settings.isolation) == "bwrap",
-        sbatch="" if site.backend == "local" else str(slurm_bin / "sbatch") if slurm_bin else "sbatch",
+        tools=cli.tools if cli is not None else None,
+        slurm_conf=cli.slurm_conf if cli is not None else None,
+        template=site.settings.slurm.job_name,
         seconds=site.probe_seconds,
     )
     yield from _read_probe(site, answer)
@@ -88,7 +92,16 @@ def _read_probe(site: Site, answer: ProbeAnswer) -> Iterator[Finding]:
             "set `state` to a file system with hard links",
         )
         return
-    yield Finding("job", OK, f"{told} (python {facts.get('python')})")
+    for where in ("exclusive", "exclusive_here"):
+        if facts.get(where) is not True:
+            yield Finding(
+                "job",
+                FAIL,
+                f"{told}, but node and host do not exclude each other there: {facts.get(where)}",
+                "set `state` to a file system whose link(2) is atomic between nodes; claims rest on it",
+            )
+            return
+    yield Finding("job", OK, f"{told} (python {facts.get('python')}); each found the other's hard link taken")
     if facts.get("sandbox"):
         yield Finding(
             "sandbox",
@@ -96,13 +109,7 @@ def _read_probe(site: Site, answer: ProbeAnswer) -> Iterator[Finding]:
             f"bwrap fails on {facts.get('host')}: {facts.get('sandbox')}",
             "install bubblewrap there and allow unprivileged user namespaces",
         )
-    if facts.get("sbatch") is False:
-        yield Finding(
-            "wake",
-            WARN,
-            f"{facts.get('host')} has no sbatch, so a wake job can't submit further jobs there",
-            'the tick does it; set wake.lane to nodes with Slurm\'s tools, or wake.mode = "never"',
-        )
+    yield from _submits(site, facts)
     elsewhere = facts.get("host") != socket.gethostname()
     if elsewhere and site.backend == "slurm" and not site.settings.database_url.get_secret_value():
         yield Finding(
@@ -111,6 +118,11 @@ def _read_probe(site: Site, answer: ProbeAnswer) -> Iterator[Finding]:
             f"the embedded record serves this host alone: a wake job on {facts.get('host')} leaves a mark for the tick",
             'set database_url to a Postgres that nodes reach, or wake.mode = "never"',
         )
+    site.propose(
+        ("site", "clock_difference_seconds"),
+        round(float(facts.get("time") or time.time()) - time.time() + answer.seconds / 2, 1),
+        f"job {answer.job_id} on {facts.get('host')}, uncertain by {answer.seconds:.1f} s",
+    )
     lag = abs(float(facts.get("time") or time.time()) - time.time())
     if lag > SKEW_SECONDS + answer.seconds:
         yield Finding(
@@ -118,4 +130,37 @@ def _read_probe(site: Site, answer: ProbeAnswer) -> Iterator[Finding]:
             WARN,
             f"the clock of {facts.get('host')} differs from this host's by about {lag:.0f} s",
             "let both follow NTP",
+        )
+
+
+def _submits(site: Site, facts: Mapping[str, Any]) -> Iterator[Finding]:
+    """What a wake job can do on this node."""
+    cli = command_line(site)
+    if cli is None:
+        return
+    host = facts.get("host")
+    tools = {name for name, there in (facts.get("tools") or {}).items() if there}
+    missing = sorted(set(cli.tools) - tools)
+    tried = f"looked for on {host}"
+    site.propose(("site", "tools_on_nodes"), tuple(sorted(tools)), tried)
+    refused = str(facts.get("submit") or "")
+    able = "sbatch" in tools and not refused
+    told = f"sbatch --test-only in a job on {host}: {refused.splitlines()[-1] if refused else 'taken'}"
+    site.propose(("slurm", "submit_from_jobs"), "yes" if able else "no", told if "sbatch" in tools else tried)
+    if able and not missing:
+        yield Finding("wake", OK, f"{host} has Slurm's tools and may submit from inside a job")
+    elif able:
+        yield Finding(
+            "wake",
+            WARN,
+            f"{host} lacks {', '.join(missing)}: a wake job there knows less, and leaves the rest to the tick",
+            "set wake.lane to nodes with all of Slurm's tools",
+        )
+    else:
+        why = f"has no sbatch (nor {', '.join(missing)})" if "sbatch" in missing else f"may not submit: {refused}"
+        yield Finding(
+            "wake",
+            WARN if site.settings.slurm.submit_from_jobs != "yes" else FAIL,
+            f"{host} {why}; a wake job there leaves a mark, and the tick does the work",
+            'set slurm.submit_from_jobs = "no", or wake.mode = "never"',
         )

@@ -11,12 +11,14 @@ import secrets
 import shlex
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outerloop.compute.names import job_name
-from outerloop.compute.protocol import Accepted, Compute, JobRow, JobSpec, JobState, Lane, Listing, Refused
+from outerloop.compute.argv import sbatch_argv
+from outerloop.compute.names import NAME, job_name
+from outerloop.compute.protocol import Accepted, Compute, JobRow, JobSpec, JobState, Lane, LooksUp, NoAnswer, Refused
 from outerloop.effects import effect
 from outerloop.slots import StateRoot
 from outerloop.slots.files import make_folder, read_json, replace
@@ -42,30 +44,47 @@ BWRAP_PROBE = (
 # Standard library only until the facts are written: the node may lack everything else.
 _PROGRAM = """\
 import json, os, shutil, socket, subprocess, sys, time
-folder, sandbox, sbatch = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+folder = sys.argv[1]
+with open(os.path.join(folder, "ask.json")) as file:
+    ask = json.load(file)
 facts = {"host": socket.gethostname(), "python": sys.version.split()[0], "time": time.time(), "outerloop": "",
-         "why_not": "", "link": False, "sandbox": "", "sbatch": bool(shutil.which(sbatch)) if sbatch else None,
+         "why_not": "", "link": False, "exclusive": False, "sandbox": "", "submit": "",
+         "tools": {name: bool(shutil.which(path)) for name, path in ask["tools"].items()},
          "cpus": len(os.sched_getaffinity(0)), "scratch": os.environ.get("SLURM_TMPDIR") or
          os.environ.get("TMPDIR") or "/tmp"}
 with open(os.path.join(folder, "token")) as file:
     facts["token"] = file.read().strip()
+def complaint(argv, environment):
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+                              env=environment)
+        return "" if done.returncode == 0 else done.stderr.strip()[-300:] or "exit code %d" % done.returncode
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
 try:
     import outerloop
     facts["outerloop"] = outerloop.__version__
 except BaseException as error:
     facts["why_not"] = "%s: %s" % (type(error).__name__, error)
-if sandbox:
-    try:
-        done = subprocess.run(sandbox, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
-        facts["sandbox"] = "" if done.returncode == 0 else done.stderr.strip() or "exit code %d" % done.returncode
-    except (OSError, subprocess.SubprocessError) as error:
-        facts["sandbox"] = str(error)
-target, trial = os.path.join(folder, "token"), os.path.join(folder, "token.link")
+if ask["sandbox"]:
+    facts["sandbox"] = complaint(ask["sandbox"], None)
+if ask["submit"]:
+    # As outerloop calls it: none of this job's own SLURM_* may act as an option.
+    clean = {name: os.environ[name] for name in ("HOME", "USER", "LOGNAME", "PATH") if name in os.environ}
+    facts["submit"] = complaint(ask["submit"], dict(clean, **ask["environment"]))
+target, trial = os.path.join(folder, "token"), os.path.join(folder, "of-the-node")
 try:
     os.link(target, trial)
     facts["link"] = os.path.samefile(target, trial)
 except OSError as error:
     facts["link"] = str(error)
+try:
+    os.link(target, os.path.join(folder, "of-the-submitter"))
+    facts["exclusive"] = "a name that was taken could be taken again"
+except FileExistsError:
+    facts["exclusive"] = True
+except OSError as error:
+    facts["exclusive"] = str(error)
 temporary = os.path.join(folder, ".answer")
 with open(temporary, "w") as file:
     json.dump(facts, file)
@@ -100,10 +119,15 @@ def run_probe(
     python: str,
     prologue: str = "",
     sandbox: bool = False,
-    sbatch: str = "",
+    tools: Mapping[str, Path] | None = None,
+    slurm_conf: Path | None = None,
+    template: str = NAME,
     seconds: float = 120.0,
 ) -> ProbeAnswer:
     """Submit the probe and wait for its answer, at most `seconds`; a job that is late is cancelled.
+
+    `tools` are Slurm's, as they are found here: the job says which of them it finds, and whether sbatch would take a
+    job from inside a job (--test-only).
 
     Makes a folder in the state folder and removes it again. Raises OSError when that cannot be written.
     """
@@ -114,17 +138,27 @@ def run_probe(
         replace(folder / "token", token + "\n", name="attempt.prepare")
         program, script = folder / "probe.py", folder / "probe.sh"
         replace(program, _PROGRAM, name="attempt.prepare")
-        words = [python, "-I", str(program), str(folder), json.dumps(BWRAP_PROBE if sandbox else []), sbatch]
+        words = [python, "-I", str(program), str(folder)]
         lines = ["#!/bin/bash", *([prologue.rstrip("\n")] if prologue.strip() else []), f"exec {shlex.join(words)}"]
         replace(script, "\n".join(lines) + "\n", name="attempt.prepare", mode=0o755)
         job = JobSpec(
-            name=job_name(deployment, "doctor", token, 1),
+            name=job_name(deployment, "doctor", token, 1, template=template),
             script=script,
             log=folder / "probe.log",
             workdir=folder,
             lane=lane,
             minutes=PROBE_MINUTES if lane.max_minutes is None else min(PROBE_MINUTES, lane.max_minutes),
         )
+        sbatch = (tools or {}).get("sbatch")
+        ask = {
+            "sandbox": BWRAP_PROBE if sandbox else [],
+            "tools": {name: str(path) for name, path in (tools or {}).items()},
+            "submit": [*sbatch_argv(sbatch, job)[:1], "--test-only", *sbatch_argv(sbatch, job)[1:]] if sbatch else [],
+            "environment": {"SLURM_CONF": str(slurm_conf)} if slurm_conf else {},
+        }
+        replace(folder / "ask.json", json.dumps(ask), name="attempt.prepare")
+        with effect("attempt.prepare"):
+            (folder / "of-the-submitter").hardlink_to(folder / "token")
         return _carry_out(compute, job, folder, token, seconds)
     finally:
         with effect("gc.delete"):
@@ -147,11 +181,12 @@ def _carry_out(compute: Compute, job: JobSpec, folder: Path, token: str, seconds
             took = time.monotonic() - began
             if facts.get("token") != token:
                 return ProbeAnswer(outcome.job_id, trouble="the job read another token than ours", seconds=took)
+            facts["exclusive_here"] = _taken(folder)
             return ProbeAnswer(outcome.job_id, facts=facts, seconds=took)
-        listing = compute.listing()
-        if isinstance(listing, Listing) and not listing.bad_rows:
-            row = listing.by_id().get(outcome.job_id, row if absent < ABSENT_LISTINGS else None)
-            absent = 0 if outcome.job_id in listing.by_id() else absent + 1
+        seen = _look(compute, outcome.job_id)
+        if not isinstance(seen, NoAnswer):
+            row = seen or (row if absent < ABSENT_LISTINGS else None)
+            absent = 0 if seen is not None else absent + 1
             over = absent >= ABSENT_LISTINGS or (row is not None and row.state.final)
             ended_at = (ended_at or time.monotonic()) if over else 0.0
             if ended_at and time.monotonic() - ended_at > LAG_SECONDS:
@@ -174,6 +209,26 @@ def _carry_out(compute: Compute, job: JobSpec, folder: Path, token: str, seconds
         pending=(row.reason or "None") if row is not None and state is JobState.PENDING else "",
         log=log,
     )
+
+
+def _look(compute: Compute, job_id: str) -> JobRow | NoAnswer | None:
+    if isinstance(compute, LooksUp):
+        return compute.look_up(job_id)
+    listing = compute.listing()
+    if isinstance(listing, NoAnswer) or listing.bad_rows:
+        return NoAnswer("no complete listing")
+    return listing.by_id().get(job_id)
+
+
+def _taken(folder: Path) -> bool | str:
+    """Whether this host, too, finds the name taken that the node took."""
+    try:
+        (folder / "of-the-node").hardlink_to(folder / "token")
+    except FileExistsError:
+        return True
+    except OSError as error:
+        return str(error)
+    return "a name that the node had taken could be taken again here"
 
 
 def _log(path: Path) -> str:
