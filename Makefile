@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 VENV  := .venv
 BIN   := $(VENV)/bin
-.PHONY: help venv demo demo-slurm test test-fast test-slurm test-pyslurm lint types imports check bench docs-reference clean
+.PHONY: help venv demo demo-campaign demo-slurm test test-fast test-slurm test-pyslurm lint types imports check bench docs-reference clean
 
 help:                       ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -13,6 +13,10 @@ $(VENV)/.ready: pyproject.toml
 
 demo: venv                  ## a real target, five candidates, five verdicts (Slurm if sinfo answers, else this machine)
 	$(BIN)/python docs/tutorial/demo.py
+
+demo-campaign: venv         ## models compete, the first champion was luck, a picture of it (Slurm if sinfo answers)
+	bash .ci/setup examples
+	$(BIN)/python docs/tutorial/demo_campaign.py
 
 demo-slurm: export OUTERLOOP_DEV_DIR ?= /tmp/outerloop-dev-$(shell id -u)/c1
 demo-slurm: venv            ## the same on a one-machine Slurm cluster that it brings up first
@@ -61,6 +65,7 @@ bench: venv                 ## measured ratios, each against its rival in the sa
 docs-reference: venv        ## regenerate the reference pages
 	$(BIN)/python docs/generate_cli.py
 
-clean:                      ## remove what the demo left
+clean:                      ## remove what the demos left
 	-OUTERLOOP_CONFIG=$(CURDIR)/.demo/config.toml $(BIN)/outerloop db stop
-	rm -rf .demo
+	-OUTERLOOP_CONFIG=$(CURDIR)/.demo-campaign/config.toml $(BIN)/outerloop db stop
+	rm -rf .demo .demo-campaign

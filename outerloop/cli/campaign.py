@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from outerloop.cli.campaign_plot import plot
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
@@ -32,6 +33,9 @@ MOST_EVENTS = 40
 @click.group(help="Look at a campaign and say something to it. CAMPAIGN is its name, its run or the run's beginning.")
 def campaign() -> None:
     pass
+
+
+campaign.add_command(plot)
 
 
 def the_campaign(reader: Reader, name: str) -> CampaignView:

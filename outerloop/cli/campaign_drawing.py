@@ -262,7 +262,8 @@ def _draw_curves(axes: Axes, data: Mapping[str, Any]) -> None:
     curves = [curve for curve in curves if all(len(point) >= 2 for point in curve["points"])]
     if not curves:
         axes.set_axis_off()
-        axes.text(0.5, 0.5, "no report has a gate_curve", ha="center", va="center", transform=axes.transAxes)
+        why = "no report has a gate_curve" if data["front"] else "no evaluation yet"
+        axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes)
         return
     styles = ("-", "--", "-.", ":")
     colours = (BLUE, ORANGE, GREEN, PURPLE, SKY)
