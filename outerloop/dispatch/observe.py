@@ -83,7 +83,10 @@ class Observation:
         self._history = self.compute.history((since - HISTORY_MARGIN).timestamp(), wanted_ids, wanted_names)
         self._asked = {*asked_ids, *wanted_names}
         if isinstance(self._history, History):
+            earliest = (since - HISTORY_MARGIN).timestamp()
             for row in self._history.jobs:
+                if row.submitted is not None and row.submitted < earliest:
+                    continue  # ids and names are used again: submitted before any attempt that is asked about
                 self._history_ids[row.job_id] = row
                 self._history_names.setdefault(row.name, []).append(row)
 

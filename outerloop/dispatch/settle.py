@@ -142,6 +142,12 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
         if is_pack(attempt.array_name):
             evidence = _of_a_member(evidence, directory, attempt)
         decision = _said_before(directory, attempt.n) or read_evidence(evidence)
+        if result is None and decision.settles:
+            # Once more, before anything is called lost: it may have become visible meanwhile (reports row 46).
+            result = directory.result(attempt.n)
+            if result is not None:
+                evidence = replace(evidence, result=_facts(result, slot.kind))
+                decision = _said_before(directory, attempt.n) or read_evidence(evidence)
         if decision.action is Action.WAIT and attempt.absent_at is None:
             attempt.absent_at = observation.started
         elif decision.action is Action.ALIVE:

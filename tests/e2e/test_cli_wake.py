@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from outerloop.record import migrate
 from tests.controller_rig.commands import command, private_server
 from tests.controller_rig.world import World
@@ -48,3 +50,20 @@ def test_a_doorbell_outlives_a_tick_that_dies_before_it_answered(world: World) -
     assert bell.exists()
     assert [advanced.run_id for advanced in world.tick().advanced] == [run_id]
     assert not bell.exists()
+
+
+def test_row_40_where_jobs_may_not_submit_a_wake_leaves_a_doorbell_and_ticks_finish_the_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = world.submit("better")
+    # As `outerloop doctor --write` leaves it, beside the config.
+    (world.folder / "site.toml").write_text('[slurm]\nsubmit_from_jobs = "no"\n')
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    said = command(world, "wake", run_id, "--number", "1")
+    assert (said.code, world.state.doorbell(run_id).exists()) == (0, True), said
+    assert "submit_from_jobs" in said.text
+    monkeypatch.delenv("SLURM_JOB_ID")
+    world.ticks_until_rest()
+    assert world.run(run_id).verdict == "accepted"
+    assert command(world, "wake", run_id).code == 0, "by hand, on a login node, a wake is a wake"
+    assert not world.state.doorbell(run_id).exists()

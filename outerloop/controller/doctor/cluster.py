@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 
-from outerloop.compute.protocol import NoAnswer
+from outerloop.compute.protocol import NoAnswer, SiteLimits
 from outerloop.compute.tools import clean_environment, run_tool
 from outerloop.compute.walltime import parse_walltime
 from outerloop.controller.deployment import open_compute
@@ -76,6 +76,7 @@ def backend(site: Site) -> Iterator[Finding]:
         f" MinJobAge {limits.min_job_age_seconds} s, PreemptMode {limits.preempt_mode or 'unknown'}",
         "" if level == OK else "outerloop is tested with 22.05 and newer",
     )
+    yield from _timeouts(site, limits)
     if limits.accounting is False:
         short = (limits.min_job_age_seconds or 0) < SHORT_JOB_AGE_SECONDS
         yield Finding(
@@ -86,6 +87,19 @@ def backend(site: Site) -> Iterator[Finding]:
         )
     else:
         yield Finding("accounting", OK, "sacct is asked about jobs that the queue no longer shows")
+
+
+def _timeouts(site: Site, limits: SiteLimits) -> Iterator[Finding]:
+    theirs = limits.message_timeout_seconds or 0
+    for name in ("sbatch_timeout_seconds", "query_timeout_seconds"):
+        ours = getattr(site.settings.slurm, name)
+        if ours <= theirs:
+            yield Finding(
+                "timeouts",
+                WARN,
+                f"slurm.{name} = {ours:g} is not above MessageTimeout, {theirs} s: slow answers are cut off",
+                f"set slurm.{name} = {theirs * 1.5:g}",
+            )
 
 
 def lanes(site: Site) -> Iterator[Finding]:

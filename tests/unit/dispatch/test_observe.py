@@ -83,6 +83,16 @@ def test_accounting_says_who_cancelled_a_listed_job(
     assert sighting.row.state is JobState.CANCELLED
 
 
+def test_a_job_that_was_submitted_before_any_attempt_is_somebody_elses_with_the_same_id_and_name() -> None:
+    def of(submitted: float) -> History:
+        return History((JobRow("9", CUT.name, JobState.COMPLETED, submitted=submitted),))
+
+    old, recent = NOW.timestamp() - 7200, NOW.timestamp() + 5
+    assert observed(Answers(past=of(old)), "9").job("9", CUT.name).row is None
+    seen = observed(Answers(past=of(recent)), "9").job("9", CUT.name)
+    assert seen.row is not None and seen.row.state is JobState.COMPLETED
+
+
 def test_a_question_that_was_not_asked_leaves_it_open() -> None:
     assert observed(Answers(), "8").job("7", CUT.name).canceller_open
     assert observed(Answers()).job("7", CUT.name).canceller_open
