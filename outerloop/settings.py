@@ -41,6 +41,7 @@ from outerloop.settings_sections import (
     LaneSettings,
     LocalPath,
     LocalSettings,
+    ServiceSettings,
     SlurmSettings,
     WakeSettings,
     asks_for_gpus,
@@ -206,6 +207,9 @@ class Settings(BaseSettings):
         default_factory=lambda: sys.executable,
         description="Interpreter that starts jobs; must exist on compute nodes and see the outerloop package.",
     )
+    mode: Literal["personal", "service"] = Field(
+        default="personal", description="personal: each account dispatches its own runs. service: see [service]."
+    )
     slurm: SlurmSettings = Field(default_factory=SlurmSettings, description="How the Slurm command line is reached.")
     local: LocalSettings = Field(default_factory=LocalSettings, description="The local backend.")
     lanes: dict[Annotated[str, AfterValidator(_lane_name)], LaneSettings] = Field(
@@ -214,6 +218,9 @@ class Settings(BaseSettings):
     wake: WakeSettings = Field(default_factory=WakeSettings, description="Jobs that resume parked runs.")
     dispatch: DispatchSettings = Field(default_factory=DispatchSettings, description="Patience and number of tries.")
     budgets: BudgetSettings = Field(default_factory=BudgetSettings, description="Limits on top of each target's own.")
+    service: ServiceSettings = Field(
+        default_factory=ServiceSettings, description='Who may submit to this service, and what (mode = "service").'
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -231,6 +238,8 @@ class Settings(BaseSettings):
         complaint = _wake_lane_problem(self.wake.lane, self.lanes)
         if complaint is not None:
             raise ValueError(f"wake.lane: {complaint}")
+        if self.mode == "service" and self.service.spool is None:
+            raise ValueError('service.spool: is missing: mode = "service" needs the folder that submitters share')
         if not self.deployment:
             object.__setattr__(self, "deployment", derive_deployment(self.state))
         return self

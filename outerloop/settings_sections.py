@@ -320,3 +320,49 @@ class BudgetSettings(_Section):
 
     gpu_hours: float | None = Field(default=None, ge=0, description="GPU-hours per target. Unset: no limit.")
     runs_per_week: int | None = Field(default=None, ge=0, description="Runs per target and week. Unset: no limit.")
+
+
+class SubmitterLimits(_Section):
+    """What one submitter may use of a service."""
+
+    gpu_hours: float | None = Field(default=None, ge=0, description="GPU-hours. Unset: no limit.")
+    runs_per_week: int | None = Field(default=None, ge=0, description="Runs per week. Unset: no limit.")
+    open_runs: int | None = Field(default=None, ge=0, description="Runs open at one time. Unset: no limit.")
+
+
+class TargetSettings(_Section):
+    """A target that a service takes submissions for."""
+
+    repository: LocalPath = Field(
+        description="The operator's clone: where refs, contract and inputs are read. No submitter may write it."
+    )
+    refs: Annotated[tuple[str, ...], BeforeValidator(_options)] = Field(
+        default=("main",),
+        min_length=1,
+        description="A base must lie in the history of one of these; the first is the default.",
+    )
+
+
+class ServiceSettings(_Section):
+    """A service deployment: one account dispatches what others submit."""
+
+    account: str = Field(default="", description="Account that dispatches. Empty: the owner of the spool.")
+    spool: OptionalPath = Field(
+        default=None, description="Folder that submitters and the service share: submissions and answers."
+    )
+    submitters: Annotated[tuple[str, ...], BeforeValidator(_options)] = Field(
+        default=(), description='Accounts that may submit; ["*"] is every account of this host.'
+    )
+    max_bundle_mb: int = Field(default=256, ge=1, description="Largest submission that is taken.")
+    max_per_tick: int = Field(default=50, ge=1, description="Submissions of one account that one tick takes in.")
+    gpu_hours: float | None = Field(default=None, ge=0, description="GPU-hours per submitter. Unset: no limit.")
+    runs_per_week: int | None = Field(default=None, ge=0, description="Runs per submitter and week. Unset: no limit.")
+    open_runs: int | None = Field(default=None, ge=0, description="Open runs per submitter. Unset: no limit.")
+    limits: dict[str, SubmitterLimits] = Field(default_factory=dict, description="Other limits of some submitters.")
+    targets: dict[str, TargetSettings] = Field(default_factory=dict, description="Targets that may be asked about.")
+
+    def limits_of(self, submitter: str) -> SubmitterLimits:
+        """The limits of one account: its own, and the common ones where it has none."""
+        own = self.limits.get(submitter) or SubmitterLimits()
+        common = {name: getattr(self, name) for name in SubmitterLimits.model_fields}
+        return SubmitterLimits(**(common | own.model_dump(exclude_none=True)))

@@ -34,8 +34,21 @@ def _choices(annotation: Any) -> str:
     return " (" + " | ".join(found) + ")" if found else ""
 
 
-_UNSET_EXAMPLES = {"max_minutes": "1440", "gpu_hours": "100", "runs_per_week": "50", "isolation": '"bwrap"'}
+_UNSET_EXAMPLES = {
+    "max_minutes": "1440",
+    "gpu_hours": "100",
+    "runs_per_week": "50",
+    "open_runs": "4",
+    "isolation": '"bwrap"',
+}
 """Shown, commented out, for settings whose default is "not set", which TOML can't write."""
+
+
+_TABLES = {
+    "limits": ["#   [service.limits.ada]", "#   runs_per_week = 200"],
+    "targets": ["#   [service.targets.tsp]", '#   repository = "/srv/targets/tsp"', '#   refs = ["main"]'],
+}
+"""Settings that are tables of their own, with what shows how they are written."""
 
 
 def _entries(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
@@ -44,6 +57,9 @@ def _entries(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             continue
         if name == "lanes":
+            continue
+        if name in _TABLES:
+            written += [f"# {field.description} For example:", *_TABLES[name]]
             continue
         written.append(f"# {field.description}{_choices(field.annotation)}")
         if name in values:

@@ -49,6 +49,10 @@ def opened(settings: Settings | None = None) -> Iterator[Deployment]:
         from outerloop.controller.deployment import open_deployment
 
         settings = settings or the_settings()
+        if settings.mode == "service":
+            from outerloop.cli.service_client import refuse_submitters
+
+            refuse_submitters(settings)
         require_writable(settings.state)
         try:
             deployment = open_deployment(settings, config=the_config())

@@ -20,6 +20,7 @@ import click
 from outerloop.cli.errors import CliError, ExitCode, explained
 
 if TYPE_CHECKING:
+    from outerloop.record.roles import Profile
     from outerloop.settings import Settings
 
 __all__ = ["db"]
@@ -33,7 +34,12 @@ def db() -> None:
 def _settings() -> Settings:
     from outerloop.settings import Settings
 
-    return Settings.load()
+    settings = Settings.load()
+    if settings.mode == "service":
+        from outerloop.cli.service_client import refuse_submitters
+
+        refuse_submitters(settings)
+    return settings
 
 
 def _folder(settings: Settings) -> Path:
@@ -210,6 +216,27 @@ def _password_file(url: str) -> Iterator[dict[str, str]]:
         stream.write(f"*:*:*:*:{escaped}\n")
         stream.flush()
         yield {**environment, "PGPASSFILE": stream.name}
+
+
+@db.command("grant", help="Give the database role ROLE the rights of a viewer, a submitter or the service, no more.")
+@click.argument("role")
+@click.option(
+    "--as",
+    "profile",
+    required=True,
+    type=click.Choice(["service", "viewer", "submitter"]),
+    help="service: rows of every table. viewer: reads. submitter: reads its own runs.",
+)
+def grant(role: str, profile: Profile) -> None:
+    with explained():
+        from outerloop.record.roles import RoleError
+        from outerloop.record.roles import grant as give
+
+        try:
+            give(_url(), role, profile)
+        except RoleError as error:
+            raise CliError(str(error), ExitCode.REFUSED) from error
+        click.echo(f"{role} now has the rights of a {profile}, and no others on this record")
 
 
 @db.command("rebuild", help="Make the record anew from the state folder: requests, ledgers and slots. Files stay.")

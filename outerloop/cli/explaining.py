@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from outerloop.cli import service_client
 from outerloop.cli.common import emit_json, json_option
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
+from outerloop.cli.service_client import the_client
 from outerloop.cli.text import Columns, folded, harmless, moment, one_line, plain
 from outerloop.cli.training_text import training_argument
 
@@ -35,6 +37,9 @@ _KNOWN = ("done", "failed")
 @click.argument("run")
 @json_option
 def explain(run: str, as_json: bool) -> None:
+    if (client := the_client()) is not None:
+        service_client.explain(client, run, as_json=as_json)
+        return
     with reading() as reader:
         view = _view(reader, run)
         if view.row.kind == "training":

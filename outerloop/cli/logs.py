@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from outerloop.cli import service_client
 from outerloop.cli.common import emit_json, json_option, notes
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
+from outerloop.cli.service_client import the_client
 from outerloop.cli.text import folded
 from outerloop.controller.log_files import STREAMS, default_measure, log_files, tail
 from outerloop.printable import harmless
@@ -69,6 +71,9 @@ def logs(
         raise CliError("--stdout and --stderr: choose one, or neither for both")
     if follow and as_json:
         raise CliError("--follow prints as it comes, --json prints once: use one of them")
+    if (client := the_client()) is not None:
+        service_client.logs(client, run, role or "", as_json=as_json)
+        return
     with reading() as reader:
         view = _view(reader, run)
         measure = _measure(view, role)

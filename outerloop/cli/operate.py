@@ -156,6 +156,12 @@ def wake(run: str, number: int | None) -> None:
 @click.argument("run")
 @click.option("--why", default="cancelled by its owner", show_default=True, help="Recorded with the cancel.")
 def cancel(run: str, why: str) -> None:
+    from outerloop.cli import service_client
+
+    if (client := service_client.the_client()) is not None:
+        with explained():
+            service_client.cancel(client, run, as_json=False)
+        return
     from outerloop.controller.operate import OperatorError, find_run
     from outerloop.controller.operate import cancel as end
 

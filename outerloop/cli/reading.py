@@ -56,6 +56,10 @@ def reading() -> Iterator[Reader]:
         from outerloop.slots import StateRoot
 
         settings = the_settings()
+        if settings.mode == "service":
+            from outerloop.cli.service_client import refuse_submitters
+
+            refuse_submitters(settings)
         root = StateRoot(settings.state)
         if not settings.database_url.get_secret_value() and not (root.database / "server.json").exists():
             raise NoRecord(str(root.path))

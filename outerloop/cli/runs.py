@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outerloop.cli.common import console, emit_json, json_option, notes
+from outerloop.cli import service_client
+from outerloop.cli.common import console, emit_json, explained, json_option, notes
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.explaining import explain
 from outerloop.cli.logs import logs
 from outerloop.cli.reading import NoRecord, reading
+from outerloop.cli.service_client import the_client
 from outerloop.cli.text import Columns, Hanging, folded, moment, one_line, plain
 from outerloop.controller.reuse_text import reuse_sentences
 
@@ -131,6 +133,10 @@ def status(
             offset=offset,
         )
 
+    if (client := the_client()) is not None:
+        with explained():
+            service_client.status(client, as_json=as_json)
+        return
     filtered = bool(states or target or benchmark or text)
     try:
         with reading() as reader:
@@ -258,6 +264,9 @@ def _ended_table(seen: _Seen) -> Any:
 def show(run: str, everything: bool, as_json: bool) -> None:
     from outerloop.cli.run_text import run_json, run_text
 
+    if (client := the_client()) is not None:
+        service_client.show(client, run, as_json=as_json)
+        return
     with reading() as reader:
         from outerloop.controller.health import next_action
         from outerloop.controller.operate import find_run

@@ -40,8 +40,14 @@ _COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
     help="Where jobs run. auto: Slurm where there is one.",
 )
 @click.option("--deployment", default="", help="Short id in job names: 1 to 8 of [a-z0-9].  [default: derived]")
+@click.option(
+    "--service",
+    "spool",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Serve other accounts through this spool folder; this account dispatches.",
+)
 @click.option("--force", is_flag=True, help="Replace a config that is there.")
-def init(state: Path | None, backend: str, deployment: str, force: bool) -> None:
+def init(state: Path | None, backend: str, deployment: str, spool: Path | None, force: bool) -> None:
     with explained():
         from outerloop.settings import Settings, config_path, default_config
 
@@ -51,11 +57,15 @@ def init(state: Path | None, backend: str, deployment: str, force: bool) -> None
                 f"{config} exists; --force replaces it. `outerloop doctor` checks it, `outerloop db upgrade` migrates"
             )
         values, remarks = _values(state, backend, deployment)
+        if spool is not None:
+            values |= {"mode": "service", "isolation": "bwrap", "service": {"spool": str(spool.absolute())}}
         _write(config, default_config(values))
         click.echo(f"wrote {config}")
         notes(remarks)
         settings = Settings.load(config)
         _say_site(settings)
+        if spool is not None:
+            _make_service(settings, spool.absolute())
         _start_record(settings)
         click.echo()
         _say_next(settings, config)
@@ -90,6 +100,20 @@ def _values(state: Path | None, backend: str, deployment: str) -> tuple[dict[str
     if deployment:
         values["deployment"] = deployment
     return values, remarks
+
+
+def _make_service(settings: Settings, spool: Path) -> None:
+    """The spool with its modes, and a state folder that nobody else may enter."""
+    from outerloop.controller.service.intake import write_public
+    from outerloop.controller.service.spool import Spool
+
+    settings.state.mkdir(parents=True, exist_ok=True)
+    settings.state.chmod(0o700)
+    made = Spool(spool)
+    made.make()
+    write_public(settings, made)
+    click.echo(f'spool    {spool}; submitters\' configs say  mode = "service"  and  [service] spool = "{spool}"')
+    notes(["nobody may submit yet: set service.submitters and [service.targets.NAME] in the config"])
 
 
 def _write(config: Path, text: str) -> None:

@@ -6,6 +6,7 @@ Covered: climbs. Not covered: trainings and campaigns (submit_training.py, submi
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode, require_writable
+from outerloop.cli.service_client import refuse_submitters, submit_climb, the_client
 from outerloop.cli.submit_campaign import campaign
 from outerloop.cli.submit_training import training
 from outerloop.cli.submitted import leave, report, wait_for_end
@@ -23,8 +25,13 @@ if TYPE_CHECKING:
 
 
 @click.group(help="Ask for a verdict, run a training, begin a campaign.")
-def submit() -> None:
-    pass
+@click.pass_context
+def submit(context: click.Context) -> None:
+    if context.invoked_subcommand != "climb":
+        from outerloop.settings import SettingsError
+
+        with contextlib.suppress(SettingsError):  # whoever wants to read a help page may do so with a broken config
+            refuse_submitters(the_settings())
 
 
 submit.add_command(training)
@@ -78,6 +85,24 @@ def climb(
         from outerloop.slots import StateRoot
 
         settings = the_settings()
+        client = the_client(settings)
+        if client is not None:
+            if dry_run:
+                raise CliError(
+                    "a service checks what is submitted when it takes it in; --dry-run is not for submitters"
+                )
+            submit_climb(
+                client,
+                benchmark,
+                repo=repo,
+                base=base,
+                candidate=candidate,
+                again=again,
+                priority=priority,
+                wait=wait,
+                as_json=as_json,
+            )
+            return
         require_writable(settings.state)
         root = StateRoot(settings.state)
 

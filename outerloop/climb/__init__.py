@@ -23,7 +23,14 @@ from outerloop.climb.findings import (
     Verdict,
     Waiting,
 )
-from outerloop.climb.judge import judge, next_step, plan_measures, scope_verdict, superseded_verdict
+from outerloop.climb.judge import (
+    judge,
+    ladder_verdict,
+    next_step,
+    plan_measures,
+    scope_verdict,
+    superseded_verdict,
+)
 from outerloop.climb.model import (
     FIRST_FRESH_REPLICATE,
     BenchmarkRule,
@@ -75,6 +82,7 @@ __all__ = [
     "alpha_share",
     "fewest_pairs",
     "judge",
+    "ladder_verdict",
     "next_step",
     "parse_rule",
     "plan_measures",

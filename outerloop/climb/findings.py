@@ -24,6 +24,7 @@ Reason = Literal[
     "guard",
     "undecided",
     "superseded",
+    "ladder",
     "candidate-error",
     "scope",
     "base-error",

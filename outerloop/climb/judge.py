@@ -121,6 +121,17 @@ def superseded_verdict(verdict: Verdict, moves: int) -> Verdict:
     )
 
 
+def ladder_verdict(verdict: Verdict) -> Verdict:
+    """An accepted verdict whose gain on the hidden items is not above the ladder's step (climb.ladder)."""
+    return replace(
+        verdict,
+        outcome="rejected",
+        reason="ladder",
+        sentence=f"rejected (ladder): not above the ladder's step on the hidden items; without it: {verdict.sentence}",
+        findings=replace(verdict.findings, would_have_changed=("a gain above the ladder's step",)),
+    )
+
+
 @dataclass(frozen=True)
 class _Evidence:
     """The climbed benchmark's pairs when no more of them are needed."""

@@ -6,6 +6,7 @@ the ledger (engine.py), judging (climb), making a run (submit.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -21,6 +22,7 @@ from outerloop.climb import (
     Step,
     Verdict,
     Waiting,
+    ladder_verdict,
     next_step,
     plan_measures,
     sequential_bounds,
@@ -30,6 +32,7 @@ from outerloop.contract import Contract, ContractError
 from outerloop.controller.champions import Crown, champion_now, crown
 from outerloop.controller.engine import Again, Blocking, Ending, Engine, Next
 from outerloop.controller.git import Change, Mirror
+from outerloop.controller.ladders import best_rung, step_up
 from outerloop.controller.ledger import Ledger, LedgerEvent, crowned
 from outerloop.controller.noise_store import noise_sd
 from outerloop.controller.plan import (
@@ -46,7 +49,7 @@ from outerloop.controller.plan import (
 )
 from outerloop.controller.request import ClimbRequest, Execution
 from outerloop.controller.scope import verdict_on_scope
-from outerloop.record.models import Run
+from outerloop.record.models import Measure, Run, Slot
 
 __all__ = ["MOST_ROUNDS", "Climb"]
 
@@ -230,6 +233,8 @@ class Climb:
             )
 
     def _decide(self, verdict: Verdict, round_: Round) -> Ending:
+        if self.climb.climbed.rule.ladder:
+            verdict = self._up_the_ladder(verdict, round_)
         if verdict.outcome != "accepted" or not round_.promotable:
             return self._ending(verdict, round_)
         seq = round_.champion_seq + 1
@@ -264,6 +269,53 @@ class Climb:
         self.engine.notes.append(f"the champion moved to {newest.commit[:12]}; measured again against it")
         self._open_round(round_.number + 1, newest.commit, newest.tree, newest.seq, True)
         raise Again
+
+    def _up_the_ladder(self, verdict: Verdict, round_: Round) -> Verdict:
+        """The verdict with the ladder's word: what a submitter may know of the hidden items. Raises Blocking."""
+        told = [e for e in self.engine.events if e.kind == "ladder" and e.body.get("round") == round_.number]
+        if not told:
+            told = [self.engine.note("ladder", self._ladder_answer(verdict, round_))]
+        return ladder_verdict(verdict) if verdict.outcome == "accepted" and not told[0].body["improved"] else verdict
+
+    def _ladder_answer(self, verdict: Verdict, round_: Round) -> dict[str, object]:
+        root, key = self.context.root, self.request.champion_key
+        losses = self._losses(round_.number)
+        if verdict.outcome == "accepted":
+            if not losses:
+                raise Blocking("LADDER", "the measures of the candidate have no per-item losses")
+            try:
+                climbed, best = step_up(root, key, self.run_id, losses)
+            except ValueError as error:
+                raise Blocking("LADDER", f"{error}: the hidden items have changed without a new definition") from error
+        else:
+            climbed, best = None, best_rung(root, key)[1]
+        return {
+            "round": round_.number,
+            "improved": climbed is not None and climbed.improved,
+            "released": None if climbed is None else climbed.released,
+            "best": None if best is None else best.released,
+            "items": len(losses),
+        }
+
+    def _losses(self, number: int) -> list[float]:
+        """Mean loss of the candidate on each hidden item, over the pairs of the round."""
+        with self.context.record.reading() as session:
+            found = session.scalars(
+                select(Slot.result)
+                .join(Measure, Measure.slot_id == Slot.id)
+                .where(
+                    Measure.run_id == self.run_id,
+                    Measure.round == number,
+                    Measure.side == "candidate",
+                    Measure.benchmark == self.request.benchmark,
+                    Slot.state == "done",
+                )
+                .order_by(Measure.pair)
+            ).all()
+        rows = [list(body["items"]) for body in found if body is not None and body.get("items")]
+        if not rows or len({len(row) for row in rows}) != 1:
+            return []
+        return [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
 
     def _ending(self, verdict: Verdict, round_: Round, *, champion_seq: int | None = None) -> Ending:
         return Ending({"round": round_.number, "verdict": verdict.to_json(), "champion_seq": champion_seq})

@@ -235,7 +235,7 @@ class Engine:
         limits = [self.deployment.settings.budgets.gpu_hours, kind.gpu_hours]
         hours = min((float(limit) for limit in limits if limit is not None), default=None)
         report = submit_ready(
-            self.context, self.lease, ready, Budget(gpu_hours=hours), lease_seconds=self.context.patience.lease
+            self.context, self.lease, ready, self._budget(hours), lease_seconds=self.context.patience.lease
         )
         self.submitted_now = len(report.accepted)
         self.submitted += self.submitted_now
@@ -245,6 +245,15 @@ class Engine:
             raise Blocking("BUDGET", str(report.over_budget))
         if any(refused.when.value != "later" for refused in report.refused):
             self.submitted_now += 1
+
+    def _budget(self, hours: float | None) -> Budget:
+        """The target's limit, and in a service deployment the submitter's."""
+        settings = self.deployment.settings
+        if settings.mode == "personal":
+            return Budget(gpu_hours=hours)
+        with self.context.record.reading() as session:
+            submitter = session.scalar(select(Run.submitter).where(Run.id == self.run_id)) or ""
+        return Budget(gpu_hours=hours, submitter_gpu_hours=settings.service.limits_of(submitter).gpu_hours)
 
     def _needs_one_of(self, slot: Slot, environments: set[str]) -> bool:
         if not environments:

@@ -21,6 +21,7 @@ from outerloop.climb import (
     NeedMore,
     Reading,
     Verdict,
+    ladder_verdict,
     next_step,
     plan_measures,
     superseded_verdict,
@@ -224,6 +225,9 @@ def verify(
     else:
         differences += _changed_values(context, disk, ledger, readings)
         verdict, again = _judged_again(disk.plan, readings)
+        if ledger.reason == "ladder" and verdict is not None and verdict.outcome == "accepted":
+            verdict = ladder_verdict(verdict)
+            again = verdict.sentence
         if ledger.reason == "superseded" and verdict is not None and verdict.outcome == "accepted":
             verdict = superseded_verdict(verdict, round_.number + 1)
             again = verdict.sentence

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from outerloop.effects import effect
 
-__all__ = ["Change", "GitError", "Mirror", "Repository"]
+__all__ = ["Change", "GitError", "Mirror", "Repository", "make_bundle", "unbundle"]
 
 GIT_TIMEOUT_SECONDS = 600
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -284,6 +284,13 @@ class Mirror:
     def has(self, commit: str) -> bool:
         return _git(["cat-file", "-e", f"{commit}^{{commit}}"], folder=self.path, check=False).returncode == 0
 
+    def is_ancestor(self, commit: str, of: str) -> bool:
+        """Whether `commit` lies in the history of `of`, or is it."""
+        return _git(["merge-base", "--is-ancestor", commit, of], folder=self.path, check=False).returncode == 0
+
+    def subject(self, commit: str) -> str:
+        return _text(_git(["log", "-1", "--format=%s", "--end-of-options", commit], folder=self.path))
+
     def tree(self, commit: str) -> str:
         return _text(_git(["rev-parse", "--verify", f"{commit}^{{tree}}"], folder=self.path))
 
@@ -372,3 +379,50 @@ class Mirror:
             _git(["index-pack", "--stdin"], folder=self.path, data=pack.read_bytes())
             for commit in commits:
                 _git(["update-ref", f"refs/outerloop/archive/{commit}", commit], folder=self.path)
+
+
+def make_bundle(repository: Repository, commits: Sequence[str], known: Sequence[str], bundle: Path) -> None:
+    """Write the commits and what they need into `bundle`; history that ends in `known` commits is left out.
+
+    Raises GitError. Made from a repository of its own beside the clone, which gets no ref from it.
+    """
+    there = [commit for commit in known if _has(repository.top, commit)]
+    objects = _text(_git(["rev-parse", "--path-format=absolute", "--git-path", "objects"], folder=repository.top))
+    with tempfile.TemporaryDirectory(prefix="outerloop-bundle-") as scratch:
+        bare = Path(scratch) / "bare.git"
+        _git(["init", "--quiet", "--bare", str(bare)], folder=Path(scratch))
+        (bare / "objects" / "info" / "alternates").write_text(f"{objects}\n")
+        names = []
+        for number, commit in enumerate(dict.fromkeys(commits)):
+            if any(_is_ancestor(bare, commit, old) for old in there):
+                continue
+            names.append(f"refs/heads/{number}")
+            _git(["update-ref", names[-1], commit], folder=bare)
+        if not names:
+            bundle.write_bytes(b"")  # everything is known already
+            return
+        _git(["bundle", "create", "--quiet", str(bundle), *names, *(f"^{old}" for old in there)], folder=bare)
+
+
+def unbundle(bundle: Path, quarantine: Path, mirror: Mirror, wanted: set[str]) -> None:
+    """Bring the wanted commits of somebody's bundle into the mirror, every object checked before. Raises GitError.
+
+    The bundle is unpacked in a quarantine that sees the mirror's objects and that the mirror does not see.
+    """
+    _git(["init", "--quiet", "--bare", str(quarantine)], folder=bundle.parent)
+    (quarantine / "objects" / "info" / "alternates").write_text(f"{mirror.path / 'objects'}\n")
+    strict = ["-c", "fetch.fsckObjects=true", "-c", "transfer.fsckObjects=true", "-c", "fetch.unpackLimit=1"]
+    try:
+        _git([*strict, "fetch", "--quiet", "--no-tags", str(bundle), "refs/*:refs/sent/*"], folder=quarantine)
+    except GitError as error:
+        raise GitError(f"the bundle is refused: {str(error).splitlines()[-1].removeprefix('fatal: ')}") from error
+    brought = {commit for commit in wanted if _has(quarantine, commit)}
+    mirror.pin(Repository(quarantine), {f"commits/{commit}": commit for commit in sorted(brought)})
+
+
+def _has(folder: Path, commit: str) -> bool:
+    return _git(["cat-file", "-e", f"{commit}^{{commit}}"], folder=folder, check=False).returncode == 0
+
+
+def _is_ancestor(folder: Path, commit: str, of: str) -> bool:
+    return _git(["merge-base", "--is-ancestor", commit, of], folder=folder, check=False).returncode == 0

@@ -71,6 +71,10 @@ class ClimbRequest(_Frozen):
     promotable: bool = True
     """Whether acceptance makes a champion: the base is the champion, or what the first champion is measured against."""
     submitter: str
+    sealed: bool = False
+    """A rule has a ladder: nothing that is measured may be told to the submitter."""
+    nonce: str = ""
+    """The submission that made it, where a service took it from its spool."""
     repository: str
     created_at: str
     execution: dict[str, Execution]

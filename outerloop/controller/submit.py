@@ -79,17 +79,25 @@ def prepare_climb(
     candidate: str,
     ask: int = 0,
     priority: int = 0,
+    submitter: str = "",
+    default: str = "",
+    revisions: tuple[str, str] = ("", ""),
+    nonce: str = "",
 ) -> Prepared:
     """Resolve, check and freeze a climb. Pins its commits in the mirror and writes nothing else.
+
+    The last four are a service's: who asked, the revision that stands for the default branch, what base and candidate
+    were called where they were asked, and the name of the submission.
 
     Raises Refusal, GitError, ContractError, LaneError (settings).
     """
     repo = Repository.open(repository)
     mirror = Mirror(root.mirror(repo.identity))
     mirror.ensure()
-    candidate_commit = repo.seal_worktree() if candidate == "worktree" else repo.commit(candidate)
-    default = repo.commit(repo.default_branch()) if base is None else ""
-    pinned = {candidate_commit, *([default] if default else [])}
+    candidate_commit = repo.seal_worktree() if candidate == "worktree" else resolve_commit(repo, mirror, candidate)
+    branch = default or (repo.default_branch() if base is None else "")
+    first = repo.commit(branch) if base is None else ""
+    pinned = {commit for commit in (candidate_commit, first) if commit and not mirror.has(commit)}
     given = ""
     if base is not None:
         given = resolve_commit(repo, mirror, base)
@@ -97,11 +105,11 @@ def prepare_climb(
             pinned.add(given)
     mirror.pin(repo, {f"commits/{commit}": commit for commit in pinned})
     notes: list[str] = []
-    start = given or default
+    start = given or first
     contract = read_contract(mirror, start)
     climbed = contract.benchmark(benchmark)
     champion = champion_now(root, champion_key(repo.identity, benchmark, climbed.definition_hash()))
-    base_commit, base_revision = start, base or repo.default_branch()
+    base_commit, base_revision = start, revisions[0] or base or branch
     if base is None and champion is not None:
         base_commit, base_revision = champion.commit, f"champion {champion.seq}"
         contract = read_contract(mirror, base_commit)
@@ -110,7 +118,7 @@ def prepare_climb(
     promotable = champion is None or champion.tree == base_tree
     if champion is None and base is not None:
         # Where no branch is the default one, the base that was named is what a first champion is measured against.
-        usual = _default_commit(repo, mirror)
+        usual = repo.commit(default) if default else _default_commit(repo, mirror)
         promotable = usual is None or base_tree == mirror.tree(usual)
     if not promotable:
         notes.append(
@@ -137,11 +145,13 @@ def prepare_climb(
         base_revision=base_revision,
         candidate_commit=candidate_commit,
         candidate_tree=candidate_tree,
-        candidate_revision=candidate,
-        subject=repo.subject(candidate_commit),
+        candidate_revision=revisions[1] or candidate,
+        subject=mirror.subject(candidate_commit),
         champion_seq=champion.seq if champion else 0,
         promotable=promotable,
-        submitter=account(),
+        submitter=submitter or account(),
+        nonce=nonce,
+        sealed=any(b.parsed_rule().ladder for b in (climbed, *siblings)),
         repository=str(repo.top),
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         execution=executions(settings, repo, (climbed, *contract.siblings(benchmark))),
@@ -150,7 +160,10 @@ def prepare_climb(
         gpu_hours=None if contract.budgets.gpu_hours is None else float(contract.budgets.gpu_hours),
         runs_per_week=contract.budgets.runs_per_week,
     )
-    refuse_ladders((climbed, *siblings))
+    if settings.mode == "personal":
+        refuse_ladders((climbed, *siblings))
+    else:
+        refuse_leaking_ladders(climbed, siblings)
     problems = tuple(scope_problems(changes, contract.scope))
     if not changes:
         notes.append("candidate and base have the same tree")
@@ -175,6 +188,21 @@ def refuse_ladders(benchmarks: Sequence[Benchmark]) -> None:
             " personal deployment: its slots, logs and record belong to whoever climbs, so nothing can be withheld."
             " Take ladder out of the rule; `outerloop champions` counts how often the same data has decided"
         )
+
+
+def refuse_leaking_ladders(climbed: Benchmark, siblings: Sequence[Benchmark]) -> None:
+    """Refuse ladders that could not hold: without a hidden set, or beside a benchmark without one. Raises Refusal."""
+    if climbed.parsed_rule().ladder and not (climbed.score and any(given.hidden for given in climbed.inputs)):
+        raise Refusal(
+            f"{climbed.name}: rule.ladder = true needs `score` and an input with hidden = true: without a hidden set"
+            " there is nothing to withhold"
+        )
+    for sibling in siblings:
+        if sibling.parsed_rule().ladder:
+            raise Refusal(
+                f"{sibling.name}, a sibling of {climbed.name}, has a ladder: its losses would decide here without its"
+                " ladder; take it out of the suite"
+            )
 
 
 def resolve_commit(repo: Repository, mirror: Mirror, revision: str) -> str:

@@ -88,14 +88,39 @@ def tick(deployment: Deployment) -> TickReport:
             return report
         report.imported, problems = import_inbox(deployment.record, deployment.root)
         report.notes += problems
+        _serve(deployment, report)
         _probe_disk(deployment, report)
         _fold(deployment, report)
         for run_id in _due(deployment):
             _advance_one(deployment, run_id, report)
+        _tell(deployment, report)
         report.notes += deployment.notes
         report.seconds = time.monotonic() - started
         _heartbeat(deployment, report)
     return report
+
+
+def _serve(deployment: Deployment, report: TickReport) -> None:
+    """What a service does besides: take in what lies in its spool."""
+    if deployment.settings.mode == "service":
+        from outerloop.controller.service.intake import serve
+
+        taken = serve(deployment)
+        report.imported += taken.runs
+        report.notes += taken.notes
+
+
+def _tell(deployment: Deployment, report: TickReport, *run_ids: str) -> None:
+    """Let submitters know what changed. A spool that is away for a while is told later."""
+    if deployment.settings.mode == "service":
+        from outerloop.controller.service.intake import tell
+
+        try:
+            tell(deployment, *run_ids)
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            report.notes.append(f"answers could not be written: {error}; the next tick writes them")
 
 
 def _fold(deployment: Deployment, report: TickReport) -> None:
@@ -253,6 +278,7 @@ def wake(deployment: Deployment, run_id: str, number: int | None) -> TickReport:
     for other in _due(deployment):
         if other != run_id:
             _advance_one(deployment, other, report)
+    _tell(deployment, report, *(item.run_id for item in report.advanced))
     report.notes += deployment.notes
     report.seconds = time.monotonic() - started
     return report

@@ -108,6 +108,7 @@ def measure_work(
         nodes=benchmark.nodes,
         inputs=tuple((item.path, item.digest) for item in execution.inputs),
         replicate=measure.replicate,
+        items=benchmark.parsed_rule().ladder,
     )
     facts = {
         "kind": "measure",

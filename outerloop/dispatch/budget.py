@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from outerloop.record.models import Attempt, Slot
 
-__all__ = ["Budget", "BudgetExceeded", "reserve", "spent_gpu_hours"]
+__all__ = ["Budget", "BudgetExceeded", "reserve", "spent_by_submitter", "spent_gpu_hours"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Budget:
 
     gpu_hours: float | None = None
     runs_per_week: int | None = None
+    submitter_gpu_hours: float | None = None
+    """Of everything that the slot's submitter asked for."""
 
 
 class BudgetExceeded(Exception):
@@ -45,6 +47,16 @@ def spent_gpu_hours(session: Session, realm_id: int, target: str) -> float:
     return float(total or 0.0)
 
 
+def spent_by_submitter(session: Session, realm_id: int, submitter: str) -> float:
+    """GPU-hours used by settled attempts and reserved by live ones of slots that this account asked for first."""
+    total = session.scalar(
+        select(func.coalesce(func.sum(func.coalesce(Attempt.gpu_hours_used, Attempt.gpu_hours_reserved)), 0.0))
+        .join(Slot, Slot.id == Attempt.slot_id)
+        .where(Slot.realm_id == realm_id, Slot.submitter == submitter, Attempt.gpu_hours_reserved > 0)
+    )
+    return float(total or 0.0)
+
+
 def reserve(session: Session, slot: Slot, minutes: float, budget: Budget, drafted: float = 0.0) -> float:
     """GPU-hours that an attempt of this slot reserves. Raises BudgetExceeded when they are not there.
 
@@ -54,10 +66,25 @@ def reserve(session: Session, slot: Slot, minutes: float, budget: Budget, drafte
     """
     gpus = int(slot.order.get("gpus", 0)) * int(slot.order.get("nodes", 1))
     asked = gpus * minutes / 60
-    if asked == 0 or budget.gpu_hours is None:
+    if asked == 0:
+        return asked
+    _reserve_of_submitter(session, slot, asked, budget, drafted)
+    if budget.gpu_hours is None:
         return asked
     session.execute(text("select pg_advisory_xact_lock(hashtext(:t))"), {"t": f"budget:{slot.realm_id}:{slot.target}"})
     used = spent_gpu_hours(session, slot.realm_id, slot.target) + drafted
     if used + asked > budget.gpu_hours:
         raise BudgetExceeded(slot.target, budget.gpu_hours, used, asked)
     return asked
+
+
+def _reserve_of_submitter(session: Session, slot: Slot, asked: float, budget: Budget, drafted: float) -> None:
+    """A submitter's own limit, whatever the targets. Raises BudgetExceeded."""
+    if budget.submitter_gpu_hours is None:
+        return
+    session.execute(
+        text("select pg_advisory_xact_lock(hashtext(:t))"), {"t": f"submitter:{slot.realm_id}:{slot.submitter}"}
+    )
+    used = spent_by_submitter(session, slot.realm_id, slot.submitter) + drafted
+    if used + asked > budget.submitter_gpu_hours:
+        raise BudgetExceeded(slot.submitter, budget.submitter_gpu_hours, used, asked)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outerloop.job import artifacts, checkout, environment, files, launch, layout, process, reports, sandbox, scratch
+from outerloop.job.items import read_items
 from outerloop.job.metric import MetricScanner, Unusable
 from outerloop.job.report import Report, Stopped
 from outerloop.job.streams import CappedLog, Stream
@@ -485,6 +486,11 @@ class Execution:
             raise Stopped("parse", "NO_METRIC", str(error), exit_code=0) from error
         self.report.body["metric"] = {"name": self.work.metric, "text": measured.text}
         self.report.body["guards"] = measured.guards
+        if self.work.items:
+            try:
+                self.report.body["items"] = read_items(os.path.join(self.own, SCORE_STDOUT))
+            except (OSError, ValueError) as error:
+                raise Stopped("parse", "NO_METRIC", f"no per-item losses: {error}", exit_code=0) from error
 
     def _keep(self) -> None:
         root, cap = self._output_root(), self.work.artifact_cap_bytes

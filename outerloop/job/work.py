@@ -69,6 +69,7 @@ class Work:
     metric: str
     guards: tuple[str, ...]
     score: str
+    items: bool
     score_tree: str
     outputs: tuple[str, ...]
     env: Mapping[str, str]
@@ -171,6 +172,7 @@ def read_work(spec: Mapping[str, Any], order: Mapping[str, Any], digest: str, at
         metric=facts.get("metric", str, ""),
         guards=facts.texts("guards"),
         score=facts.get("score", str, ""),
+        items=facts.get("items", bool, False),
         score_tree=how.get("base_tree", str, "") or facts.get("score_tree", str, ""),
         outputs=facts.texts("outputs"),
         env=facts.variables("env"),

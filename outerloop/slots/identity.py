@@ -82,6 +82,9 @@ class Determinants:
     inputs: tuple[tuple[str, str], ...] = ()
     """(path in the tree, content digest) of what is consumed besides the tree, sorted."""
     replicate: int = 0
+    items: bool = False
+    """The scorer's per-item losses are kept with the result. Left out of the mapping unless set, so that no slot
+    that was made before has another name."""
 
     def canonical(self) -> dict[str, Any]:
         """The mapping whose canonical JSON is hashed."""
@@ -93,6 +96,8 @@ class Determinants:
             elif isinstance(value, tuple):
                 value = [list(part) if isinstance(part, tuple) else part for part in value]
             values[item.name] = value
+        if not self.items:
+            del values["items"]
         values["guards"] = sorted(values["guards"])
         values["outputs"] = sorted(values["outputs"])
         values["inputs"] = sorted(values["inputs"])

@@ -108,6 +108,10 @@ class StateRoot:
     def champion(self, key: str, seq: int) -> Path:
         return self.champion_folder(key) / f"{seq:06d}.json"
 
+    def ladder_folder(self, key: str) -> Path:
+        """The rungs of one ladder."""
+        return self.path / "ladders" / _checked(key)
+
     def noise_folder(self, key: str) -> Path:
         """The noise studies of one benchmark."""
         return self.path / "noise" / _checked(key)

@@ -20,6 +20,7 @@ from outerloop.controller.doctor.finding import FAIL, OK, WARN, Check, Finding, 
 from outerloop.controller.doctor.host import git, python, state
 from outerloop.controller.doctor.job import node_job
 from outerloop.controller.doctor.profile import differences, facts, proposal, pyslurm, site_file
+from outerloop.controller.doctor.service import service
 from outerloop.controller.doctor.spelling import spellings, submit_caps
 from outerloop.settings import Settings, SettingsError, effective_backend
 from outerloop.slots import StateRoot
@@ -63,6 +64,7 @@ def examine(
         checks.append(node_job)
     checks.append(cron_environment if cron else tick_line)
     checks.append(promise)
+    checks.append(service)
     for check in checks:
         try:
             yield from check(site)

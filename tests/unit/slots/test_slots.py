@@ -43,6 +43,7 @@ CHANGES = {
     "nodes": 2,
     "inputs": (("data", "0" * 64),),
     "replicate": 1,
+    "items": True,
 }
 
 

@@ -1,0 +1,277 @@
+"""Taking submissions in: from a file that somebody left to a run, or to a refusal with its reason.
+
+Covered: who may ask, what may be asked of which target, the commits of a bundle, budgets of a submitter, answers. Not
+covered: the spool's file format (spool.py), what is told of runs later (replies.py), advancing.
+
+Everything that a submitter sends is a claim. The contract, inputs, lanes and budgets are read on the service's side,
+and the base must lie in the history of a ref that the operator registered (or be the champion), because the base is
+where the contract and the benchmark's own code come from.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+
+from outerloop.contract import ContractError
+from outerloop.controller.champions import champion_now
+from outerloop.controller.deployment import Deployment
+from outerloop.controller.git import GitError, Mirror, Repository, unbundle
+from outerloop.controller.operate import OperatorError, cancel, find_run
+from outerloop.controller.plan import ContractGone, read_contract
+from outerloop.controller.request import ClimbRequest, champion_key
+from outerloop.controller.service.replies import answer, publish_run, publish_runs, watch
+from outerloop.controller.service.spool import Left, Spool, Submission, SubmissionError, read_submission
+from outerloop.controller.submit import (
+    Prepared,
+    Refusal,
+    earlier_asks,
+    enqueue,
+    leave_in_inbox,
+    prepare_climb,
+    week_budget_problem,
+)
+from outerloop.dispatch.budget import spent_by_submitter
+from outerloop.record.models import Run
+from outerloop.settings import Settings, SettingsError
+from outerloop.settings_sections import TargetSettings
+from outerloop.slots.files import replace
+
+__all__ = ["Taken", "serve", "spool_of", "tell", "write_public"]
+
+
+@dataclass
+class Taken:
+    """What became of the submissions of one sweep."""
+
+    runs: list[str]
+    refused: int
+    notes: list[str]
+
+
+def spool_of(settings: Settings) -> Spool:
+    """The spool of a service deployment. Raises SettingsError's cousin LookupError where none is set."""
+    if settings.service.spool is None:
+        raise LookupError("service.spool is not set: it names the folder that submitters and the service share")
+    return Spool(settings.service.spool)
+
+
+def serve(deployment: Deployment) -> Taken:
+    """Take in everything that lies in the spool. A submission that breaks stops none of the others."""
+    settings = deployment.settings
+    spool = spool_of(settings)
+    done = Taken([], 0, [f"spool: {problem}" for problem in spool.problems()])
+    write_public(settings, spool)
+    taken_of: dict[int, int] = {}
+    for name in spool.names():
+        try:
+            _one(deployment, spool, name, taken_of, done)
+        except SubmissionError as error:
+            # Without a readable request there is nobody to be answered.
+            done.refused += 1
+            done.notes.append(f"spool: {name}: {error}")
+            spool.remove(name)
+        except FileNotFoundError:
+            continue
+    return done
+
+
+def tell(deployment: Deployment, *run_ids: str) -> None:
+    """Write anew what submitters may know: of these runs, or of all that changed."""
+    spool = spool_of(deployment.settings)
+    if run_ids:
+        for run_id in run_ids:
+            publish_run(deployment.record, deployment.root, spool, run_id)
+    else:
+        publish_runs(deployment.record, deployment.root, spool)
+
+
+def write_public(settings: Settings, spool: Spool) -> None:
+    """service.json: what a submitter's command needs to know of the service."""
+    from outerloop.slots.files import read_json
+
+    targets = {}
+    for name, target in sorted(settings.service.targets.items()):
+        try:
+            repo = Repository.open(target.repository)
+            targets[name] = {"identity": repo.identity, "refs": {ref: repo.commit(ref) for ref in target.refs}}
+        except GitError as error:
+            targets[name] = {"problem": str(error).splitlines()[0]}
+    body: dict[str, Any] = {
+        "schema": 1,
+        "account": _me(),
+        "deployment": settings.deployment,
+        "targets": targets,
+        "max_bundle_mb": settings.service.max_bundle_mb,
+    }
+    if read_json(spool.public) != body:
+        replace(spool.public, body, name="spool.public")
+
+
+def _me() -> str:
+    from outerloop.controller.deployment import account
+
+    return account()
+
+
+def _one(deployment: Deployment, spool: Spool, name: str, taken_of: dict[int, int], done: Taken) -> None:
+    settings = deployment.settings
+    with spool.opened(name) as left:
+        taken_of[left.uid] = taken_of.get(left.uid, 0) + 1
+        if taken_of[left.uid] > settings.service.max_per_tick and left.uid != os.geteuid():
+            return  # the next tick: nobody keeps the others waiting by asking a lot
+        limit = settings.service.max_bundle_mb << 20
+        with tempfile.TemporaryDirectory(prefix="submission-", dir=_scratch(deployment)) as folder:
+            scratch = Path(folder)
+            submission = read_submission(left, max_bytes=limit, bundle=scratch / "bundle")
+            try:
+                run_id = _accept(deployment, left, submission, scratch, done)
+            except (SubmissionError, Refusal, GitError, ContractError, ContractGone, SettingsError) as error:
+                _refuse(spool, left, submission, str(error), done)
+            except (LookupError, OperatorError) as error:
+                _refuse(spool, left, submission, str(error.args[0] if error.args else error), done)
+            else:
+                answer(spool, submission.reply, submission.nonce, {"state": "taken", "run": run_id})
+                publish_run(deployment.record, deployment.root, spool, run_id)
+    spool.remove(name)
+
+
+def _scratch(deployment: Deployment) -> Path:
+    folder = deployment.root.path / "intake"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _refuse(spool: Spool, left: Left, submission: Submission, why: str, done: Taken) -> None:
+    done.refused += 1
+    done.notes.append(f"refused what {left.owner} asked: {why.splitlines()[0]}")
+    answer(spool, submission.reply, submission.nonce, {"state": "refused", "why": why})
+
+
+def _accept(deployment: Deployment, left: Left, submission: Submission, scratch: Path, done: Taken) -> str:
+    """Carry a submission out; returns its run. Raises what says why not."""
+    allowed = deployment.settings.service.submitters
+    if "*" not in allowed and left.owner not in allowed and left.uid != os.geteuid():
+        raise SubmissionError(f"{left.owner} is not among service.submitters of this service")
+    if submission.kind == "cancel":
+        return _cancel(deployment, left, submission)
+    target = deployment.settings.service.targets.get(submission.target)
+    if target is None:
+        known = ", ".join(sorted(deployment.settings.service.targets)) or "none yet"
+        raise SubmissionError(f"{submission.target!r} is no target of this service; registered: {known}")
+    if not submission.candidate or not submission.benchmark:
+        raise SubmissionError("a climb names a benchmark and a candidate")
+    made = _climb(deployment, left, submission, target, scratch)
+    watch(deployment.root, made, submission.reply)
+    done.runs.append(made)
+    return made
+
+
+def _cancel(deployment: Deployment, left: Left, submission: Submission) -> str:
+    run = find_run(deployment, submission.run)
+    if run.submitter != left.owner:
+        # As if it were not there: who asked for what is nobody else's business.
+        raise LookupError(f"there is no run {submission.run} of {left.owner}")
+    if run.state != "ended":
+        cancel(deployment, run.id, f"cancelled by its submitter {left.owner}")
+    return run.id
+
+
+def _climb(deployment: Deployment, left: Left, submission: Submission, target: TargetSettings, scratch: Path) -> str:
+    settings, root = deployment.settings, deployment.root
+    repo = Repository.open(target.repository)
+    mirror = Mirror(root.mirror(repo.identity))
+    mirror.ensure()
+    mirror.pin(repo, {f"refs/{ref}": repo.commit(ref) for ref in target.refs})
+    if (scratch / "bundle").stat().st_size:
+        unbundle(scratch / "bundle", scratch / "quarantine.git", mirror, {submission.candidate})
+    if not mirror.has(submission.candidate):
+        raise SubmissionError(f"the bundle does not bring the candidate {submission.candidate[:12]}")
+    if submission.base:
+        _check_base(deployment, repo, mirror, submission, target)
+
+    def prepared(ask: int) -> Prepared:
+        return prepare_climb(
+            settings,
+            root,
+            repository=target.repository,
+            benchmark=submission.benchmark,
+            base=submission.base or None,
+            candidate=submission.candidate,
+            ask=ask,
+            priority=submission.priority,
+            submitter=left.owner,
+            default=target.refs[0],
+            revisions=(submission.base_revision, submission.candidate_revision),
+            nonce=submission.nonce,
+        )
+
+    first = prepared(0)
+    _refuse_unsealed(first)
+    earlier = earlier_asks(deployment.record, first.request.question)
+    for run in earlier:
+        if run.request.get("nonce") == submission.nonce:
+            return run.id  # taken by a process that died before it said so
+    latest = earlier[0] if earlier else None
+    if latest is not None and latest.verdict != "cancelled" and not submission.again:
+        return latest.id
+    if submission.again and latest is not None and latest.state != "ended":
+        raise SubmissionError(f"run {latest.id} asks the same and has not ended yet")
+    request = first.request if latest is None else prepared(latest.ask + 1).request
+    _check_budgets(deployment, left.owner, request)
+    leave_in_inbox(root, request)
+    watch(root, request.id, submission.reply)
+    enqueue(deployment.record, root, request)
+    return request.id
+
+
+def _check_base(
+    deployment: Deployment, repo: Repository, mirror: Mirror, submission: Submission, target: TargetSettings
+) -> None:
+    if mirror.has(submission.base):
+        if any(mirror.is_ancestor(submission.base, repo.commit(ref)) for ref in target.refs):
+            return
+        contract = read_contract(mirror, repo.commit(target.refs[0]))
+        climbed = contract.benchmark(submission.benchmark)
+        key = champion_key(repo.identity, submission.benchmark, climbed.definition_hash())
+        champion = champion_now(deployment.root, key)
+        if champion is not None and champion.commit == submission.base:
+            return
+    raise SubmissionError(
+        f"the base {submission.base[:12]} is neither the champion nor in the history of {', '.join(target.refs)} of the"
+        " registered target: contract and benchmark are read from the base, so a base of one's own is not taken"
+    )
+
+
+def _refuse_unsealed(prepared: Prepared) -> None:
+    open_ones = sorted(name for name, how in prepared.request.execution.items() if how.isolation == "none")
+    if open_ones:
+        raise SubmissionError(
+            f"{', '.join(open_ones)} would run without a sandbox, as the service's own account; a service takes only"
+            ' isolation = "bwrap" or "apptainer" (the operator sets it)'
+        )
+
+
+def _check_budgets(deployment: Deployment, owner: str, request: ClimbRequest) -> None:
+    settings, record = deployment.settings, deployment.record
+    over = week_budget_problem(record, request, [settings.budgets.runs_per_week, request.runs_per_week])
+    if over is not None:
+        raise SubmissionError(over)
+    limits = settings.service.limits_of(owner)
+    with record.reading() as session:
+        mine = select(func.count()).select_from(Run).where(Run.realm_id == record.realm_id, Run.submitter == owner)
+        week = session.scalar(mine.where(Run.created_at > func.now() - timedelta(days=7))) or 0
+        open_ = session.scalar(mine.where(Run.state != "ended")) or 0
+        hours = spent_by_submitter(session, record.realm_id, owner)
+    if limits.runs_per_week is not None and week >= limits.runs_per_week:
+        raise SubmissionError(f"runs of {owner} this week: {week} of {limits.runs_per_week}, 0 remain")
+    if limits.open_runs is not None and open_ >= limits.open_runs:
+        raise SubmissionError(f"open runs of {owner}: {open_} of {limits.open_runs}; wait for one, or cancel one")
+    if limits.gpu_hours is not None and hours >= limits.gpu_hours:
+        raise SubmissionError(f"GPU-hours of {owner}: {hours:.2f} used or reserved of {limits.gpu_hours:g}, 0 remain")
