@@ -39,7 +39,7 @@ config = json.loads(sys.argv[1])
 def gate(kill, step, rank):
     if step == 7:
         (Path(config["out"]) / f"reached-{{rank}}").touch()
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while not (Path(config["out"]) / "go").exists() and time.monotonic() < end:
             time.sleep(0.02)
 training._signal_self = gate
@@ -137,7 +137,7 @@ class TrainingCluster(SlurmWorld):
             self.cli("tick")
             return self.run(run_id).state == "blocked"
 
-        self.slurm.wait(blocked, SECONDS, "the block")
+        self.slurm.wait(blocked, 2 * SECONDS, "the block")
 
     def state_of(self, job: str) -> list[str]:
         return self.slurm.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T %r").split()
@@ -167,7 +167,7 @@ def test_ddp_over_two_nodes_survives_preemption_with_the_same_losses(
     calm, spare = world.out("calm", go=True), world.out("spare", go=False)
     first = world.train(plan, "--lane", "train", command=("python", "train.py", config_of(calm)))
     second = world.train(plan, "--lane", "spare", command=("python", "train.py", config_of(spare)))
-    cluster.wait(lambda: (spare / "reached-1").exists() and (spare / "reached-0").exists(), 120, "step 7 of both ranks")
+    cluster.wait(lambda: (spare / "reached-1").exists() and (spare / "reached-0").exists(), 240, "step 7 of both ranks")
     world.until_ended(first, ticks=True)
     assert world.run(first).verdict == "finished", world.describe()
     job = world.the_job()
@@ -203,13 +203,13 @@ def test_fsdp2_on_two_ranks_goes_on_after_scancel_with_the_same_losses(
     line = ["torchrun", "--nproc-per-node=2", "train.py", config_of(calm, fsdp=True)]
     own = world.plan("own", family="own_command", command=line, processes_per_node=2)
     first = world.train(own, "--lane", "train")
-    cluster.wait(lambda: all((cut / f"reached-{rank}").exists() for rank in (0, 1)), 120, "step 7 of both ranks")
-    world.until_ended(first, ticks=True)
+    cluster.wait(lambda: all((cut / f"reached-{rank}").exists() for rank in (0, 1)), 240, "step 7 of both ranks")
+    world.until_ended(first, ticks=True, seconds=240)
     cluster.run("scancel", world.the_job())
     world.until_blocked(second)
     (cut / "go").touch()
     world.cli("retry", second)
-    world.until_ended(second, ticks=True)
+    world.until_ended(second, ticks=True, seconds=240)
     for run_id in (first, second):
         assert world.run(run_id).verdict == "finished", world.describe()
     for rank in (0, 1):
@@ -325,7 +325,7 @@ def killed_tasks_alone_are_redone(
 
 
 def test_of_sixty_tasks_only_the_killed_ones_are_redone(world: TrainingCluster, cluster: DevCluster) -> None:
-    killed_tasks_alone_are_redone(world, cluster, 60, set(range(3, 60, 7)), 120)
+    killed_tasks_alone_are_redone(world, cluster, 60, set(range(3, 60, 7)), 240)
 
 
 @pytest.mark.slow
