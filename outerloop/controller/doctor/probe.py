@@ -213,7 +213,9 @@ def _carry_out(compute: Compute, job: JobSpec, folder: Path, token: str, seconds
 
 def _look(compute: Compute, job_id: str) -> JobRow | NoAnswer | None:
     if isinstance(compute, LooksUp):
-        return compute.look_up(job_id)
+        seen = compute.look_up(job_id)
+        if not isinstance(seen, NoAnswer):
+            return seen
     listing = compute.listing()
     if isinstance(listing, NoAnswer) or listing.bad_rows:
         return NoAnswer("no complete listing")

@@ -56,7 +56,9 @@ def spellings(site: Site) -> Iterator[Finding]:
         script = Path(folder) / "true.sh"
         script.write_text("#!/bin/sh\ntrue\n")
         well = []
-        for name in site.settings.lanes:
+        for name, lane in site.settings.lanes.items():
+            if lane.partition and not set(lane.partition.split(",")) & set(site.limits.partitions):
+                continue  # `lanes` has said so
             found = list(_lane(site, cli, name, _job(site, script, site.settings.lane(name))))
             if not found:
                 well.append(name)

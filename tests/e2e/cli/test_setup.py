@@ -310,6 +310,7 @@ def test_doctor_holds_the_lanes_against_the_partitions(fake: FakeSlurm, outerloo
         '[lanes.default]\nmax_minutes = 4000\n[lanes.gpu]\npartition = "debug"\nmax_minutes = 30\n'
         '[lanes.typo]\npartition = "a1000"\n[lanes.old]\npartition = "old"\n[lanes.open]\npartition = "a100"\n',
     )
+    fake.rule("sbatch", argv="--test-only", stderr="sbatch: Job 5 to start at 2026-01-02T03:04:05\n")
     found = _doctor(outerloop, "--no-job", code=2)
     assert found["lane default"] == [("FAIL", "max_minutes = 4000, but cpu grants 2880")]
     assert found["lane gpu"][0][0] == "WARN"
