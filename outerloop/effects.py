@@ -72,6 +72,7 @@ EFFECTS: dict[str, str] = {
     "tx.block": "a run is blocked with its reason",
     "tx.operator": "an operator's cancel or retry is committed",
     "tx.tick": "the tick's heartbeat and housekeeping are committed",
+    "tx.notify": "what people were told is committed, after it was sent",
     "tx.rebuild": "the record is made anew from disk, in one transaction",
     "tx.collect": "garbage collection is committed",
     "archive.write": "an archive of a run is renamed into place",

@@ -41,6 +41,7 @@ from outerloop.settings_sections import (
     LaneSettings,
     LocalPath,
     LocalSettings,
+    NotifySettings,
     ServiceSettings,
     SlurmSettings,
     WakeSettings,
@@ -217,6 +218,7 @@ class Settings(BaseSettings):
     )
     wake: WakeSettings = Field(default_factory=WakeSettings, description="Jobs that resume parked runs.")
     dispatch: DispatchSettings = Field(default_factory=DispatchSettings, description="Patience and number of tries.")
+    notify: NotifySettings = Field(default_factory=NotifySettings, description="Who is told of what happened.")
     budgets: BudgetSettings = Field(default_factory=BudgetSettings, description="Limits on top of each target's own.")
     service: ServiceSettings = Field(
         default_factory=ServiceSettings, description='Who may submit to this service, and what (mode = "service").'

@@ -12,7 +12,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
 
 from outerloop.compute.names import NAME, check_template
 
@@ -23,6 +32,7 @@ __all__ = [
     "LaneSettings",
     "LocalPath",
     "LocalSettings",
+    "NotifySettings",
     "SlurmSettings",
     "WakeSettings",
     "asks_for_gpus",
@@ -284,6 +294,18 @@ class WakeSettings(_Section):
     minutes: float = Field(default=10.0, gt=0, description="Walltime of a wake job.")
     cap: int = Field(default=20, ge=0, description="Live wake jobs per owner; runs beyond it wait for the tick.")
     cadence_seconds: float = Field(default=300.0, gt=0, description="How often the tick runs (cron, or tick --loop).")
+
+
+class NotifySettings(_Section):
+    """Who is told of verdicts, new champions and blocked runs. The tick tells them."""
+
+    urls: tuple[SecretStr, ...] = Field(
+        default=(),
+        description='Apprise URLs, such as ["mailto://…", "slack://…", "json://localhost:8000"]. Empty: nobody.',
+    )
+    on: tuple[Literal["verdict", "champion", "blocked"], ...] = Field(
+        default=("champion", "blocked"), description="What is told: verdict (every ending), champion, blocked."
+    )
 
 
 class DispatchSettings(_Section):

@@ -97,6 +97,10 @@ def tick(deployment: Deployment) -> TickReport:
         report.notes += deployment.notes
         report.seconds = time.monotonic() - started
         _heartbeat(deployment, report)
+        if deployment.settings.notify.urls:
+            from outerloop.controller.notify import tell
+
+            report.notes += tell(deployment)
     return report
 
 
