@@ -230,6 +230,9 @@ class SlurmApi:
     def _ready(self) -> _Child | None:
         """The child, started if it is worth it; None when the command line has to do."""
         self._calls += 1
+        if self._child is not None and self._child.owner != os.getpid():
+            # After a fork: two processes at one pair of pipes would read each other's answers.
+            self._child = None
         if self._why_not is not None or self._calls <= self._warm_up:
             return None
         if self._child is None:
@@ -275,6 +278,7 @@ class _Child:
         self._read = 0
         self._number = 0
         self._buffer = b""
+        self.owner = os.getpid()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-m", "outerloop.compute.slurm_api", *([str(path)] if path else [])],
             stdin=subprocess.PIPE,
@@ -284,7 +288,7 @@ class _Child:
             cwd="/",
             start_new_session=True,
         )
-        self._finish = weakref.finalize(self, _end, self._process, self._printed)
+        self._finish = weakref.finalize(self, _end, self._process, self._printed, self.owner)
         try:
             hello = self._line(time.monotonic() + load_seconds)
         except _Died as death:
@@ -370,9 +374,13 @@ class _Child:
         return text.decode("utf-8", "replace").strip()
 
 
-def _end(process: subprocess.Popen[bytes], printed: IO[bytes]) -> None:
-    """Kill the child, whose lock on the interpreter no gentler signal gets past, and reap it."""
-    _kill(process)
+def _end(process: subprocess.Popen[bytes], printed: IO[bytes], owner: int) -> None:
+    """Kill the child, whose lock on the interpreter no gentler signal gets past, and reap it. A fork of the process
+    that started it lets go of it only."""
+    if os.getpid() == owner:
+        _kill(process)
+    else:
+        process.returncode = 0  # not ours to wait for
     for stream in (process.stdin, process.stdout, printed):
         if stream is not None:
             with contextlib.suppress(OSError):

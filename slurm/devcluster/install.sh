@@ -13,7 +13,9 @@ PROGRAMS="sbatch squeue sacct scancel scontrol sinfo sacctmgr slurmctld slurmd s
 missing() {
   local program
   for program in $PROGRAMS; do
-    PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null || printf '%s ' "$program"
+    # OUTERLOOP_DEV_SLURM as in up.sh: a Slurm of one's own in a place of its own
+    PATH=${OUTERLOOP_DEV_SLURM:+$OUTERLOOP_DEV_SLURM/bin:$OUTERLOOP_DEV_SLURM/sbin:}$PATH:/usr/sbin:/sbin \
+      command -v "$program" >/dev/null || printf '%s ' "$program"
   done
 }
 

@@ -7,6 +7,7 @@ tests/slurm/test_backend_contract.py, which runs on the real library too (`make 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -20,12 +21,14 @@ from typing import Any
 
 import pytest
 
+from outerloop.compute.local_spool import Identity
 from outerloop.compute.protocol import (
     Accepted,
     JobRow,
     JobSpec,
     JobState,
     Lane,
+    Listing,
     LooksUp,
     NoAnswer,
     Refused,
@@ -33,7 +36,8 @@ from outerloop.compute.protocol import (
     When,
 )
 from outerloop.compute.pyslurm_words import CannotSay, describe, read_error, read_records
-from outerloop.compute.slurm import SlurmCli, _squeue_row
+from outerloop.compute.rows import squeue_listing
+from outerloop.compute.slurm import SlurmCli
 from outerloop.compute.slurm_api import SlurmApi, pyslurm_installed
 from tests.fake_slurm import FakeSlurm
 from tests.standin import place
@@ -81,6 +85,13 @@ def job(tmp_path: Path) -> JobSpec:
         lane=Lane("default"),
         minutes=10,
     )
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
 
 
 def descriptions(tmp_path: Path) -> list[dict[str, Any]]:
@@ -200,6 +211,40 @@ def test_a_child_that_dies_before_it_began_has_sent_nothing(make: Make, fake: Fa
     os.kill(api._child._process.pid, signal.SIGKILL)
     assert api.submit(job) == Accepted("900123")
     assert api.submit(job) == Accepted("4711"), "another child was started"
+
+
+def test_a_fork_has_a_child_of_its_own_and_leaves_the_parents_alone(make: Make, job: JobSpec) -> None:
+    api = make()
+    assert api.submit(job) == Accepted("4711")
+    mine = api._child
+    assert mine is not None
+    forked = os.fork()
+    if forked == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            well = api.submit(job) == Accepted("4711") and api._child is not mine and api._child is not None
+            api.close()
+            code = 0 if well else 2
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+    assert api.submit(job) == Accepted("4711") and api._child is mine
+
+
+def test_a_child_does_not_outlive_a_killed_parent(make: Make, job: JobSpec, tmp_path: Path) -> None:
+    parent = os.fork()
+    if parent == 0:
+        with contextlib.suppress(BaseException):
+            api = make()
+            api.submit(job)
+            assert api._child is not None
+            (tmp_path / "pid").write_text(str(api._child._process.pid))
+            signal.pause()
+        os._exit(1)
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the child's pid")
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    child = int((tmp_path / "pid").read_text())
+    until(lambda: Identity.of(child) is None, "the child to end")
 
 
 def test_after_two_lost_children_the_command_line_does_the_rest(
@@ -469,8 +514,9 @@ def test_every_recorded_job_reads_like_squeues_line_of_the_same_instant() -> Non
         for line in record["squeue_-t_all"]:
             job_id, _, _, state, reason, _, node, _, _, _, _ = line.split("|", 10)
             name = next(iter(rows.values())).name
-            for row in _squeue_row(f"row|{job_id}|{state}|N/A|N/A|N/A|{node}|{reason}|{name}"):
-                expected[row.job_id] = row
+            listing = squeue_listing(f"row|{job_id}|{state}|N/A|N/A|N/A|{node}|{reason}|{name}\n")
+            assert isinstance(listing, Listing)
+            expected |= listing.by_id()
         assert rows.keys() == expected.keys(), record["scenario"]
         for job_id, row in rows.items():
             theirs = expected[job_id]
