@@ -52,7 +52,7 @@ EFFECTS: dict[str, str] = {
     "attempt.settled": "settled.json is linked: how an attempt ended and why",
     "array.map": "an array's task map is linked into place, before the array is submitted",
     "array.script": "an array's script is written",
-    "array.place": "the attempts of an array have their folders and attempt.json",
+    "array.log": "a settled task's log is shown in its attempt's folder",
     "array.submitted": "the array's submitted.json is written after the cluster accepted it",
     "compute.submit": "a measuring job, or an array of them, is handed to the cluster",
     "compute.wake": "a wake job is handed to the cluster",

@@ -30,6 +30,7 @@ from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action
 from outerloop.dispatch.settle import change_slot, decision_from_disk, settle_row
 from outerloop.dispatch.submit import walltime_minutes
+from outerloop.job import layout
 from outerloop.record.models import (
     Array,
     Attempt,
@@ -44,7 +45,7 @@ from outerloop.record.models import (
     Slot,
     Wake,
 )
-from outerloop.slots import SlotDirectory
+from outerloop.slots import ARRAY_MAP, SlotDirectory
 from outerloop.slots.files import read_json
 
 __all__ = ["Rebuilt", "rebuild"]
@@ -180,6 +181,9 @@ def _attempts(context: Context, session: Session, slot: Slot, tasks: Tasks) -> i
     """Replay a slot's attempts in their order; the slot ends up as the live fold left it."""
     directory = context.slot(slot.digest)
     numbers = directory.attempt_numbers()
+    newest = max(numbers, default=0) + 1
+    if _has_not_begun(context, directory, tasks.get((slot.digest, newest))):
+        numbers.append(newest)
     grants = directory.grants()
     for n in numbers:
         # A grant came after the attempt that it names: what exhausted the slot later still stands.
@@ -190,6 +194,18 @@ def _attempts(context: Context, session: Session, slot: Slot, tasks: Tasks) -> i
         _grant(slot, grant)
     session.flush()
     return len(numbers)
+
+
+def _has_not_begun(context: Context, directory: SlotDirectory, task: tuple[Array, int] | None) -> bool:
+    """Whether an attempt without a folder is a task that has not begun, and not one of this slot's life before its
+    collection: the spec of a slot that was collected is newer than the maps of that time."""
+    if task is None:
+        return False
+    try:
+        planned = (directory.path / layout.SPEC).stat().st_mtime_ns
+        return (context.root.array(task[0].name) / ARRAY_MAP).stat().st_mtime_ns >= planned
+    except OSError:
+        return False
 
 
 def _grant(slot: Slot, grant: Mapping[str, Any]) -> None:

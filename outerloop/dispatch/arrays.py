@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, func, select, update
-from sqlalchemy.dialects.postgresql import array
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.jobids import array_id, task_id
@@ -43,7 +43,8 @@ from outerloop.dispatch.submission import (
 from outerloop.effects import effect
 from outerloop.job.script import array_script
 from outerloop.record.models import Array, Attempt, Slot
-from outerloop.slots.directory import place_submitted, place_tasks
+from outerloop.record.store import is_one_of
+from outerloop.slots import ARRAY_LOG, ARRAY_MAP
 from outerloop.slots.files import make_folder, publish, replace
 
 __all__ = [
@@ -212,12 +213,12 @@ def _intend_array(
     session.flush()
     # In one statement: the task of the k-th id of the list is k.
     ids = [submission.attempt_id for submission in chunk]
-    place = func.array_position(array(ids, type_=BigInteger), Attempt.id) - 1
     session.execute(
-        update(Attempt)
-        .where(Attempt.id.in_(ids))
-        .values(array_id=row.id, array_task=place, array_name=row.name)
-        .execution_options(synchronize_session=False)
+        text(
+            "update attempts set array_id = :array, array_task = task.place - 1, array_name = :name"
+            " from unnest(cast(:ids as bigint[])) with ordinality as task (id, place) where attempts.id = task.id"
+        ),
+        {"array": row.id, "name": row.name, "ids": ids},
     )
     return ArraySubmission(row.id, row.name, row.lane, len(tasks), tasks, tuple(chunk), now)
 
@@ -245,26 +246,27 @@ def carry_out_array(context: Context, batch: ArraySubmission, report: SubmitRepo
     first = batch.submissions[0]
     folder = context.root.array(batch.name)
     make_folder(folder)
+    log = folder / ARRAY_LOG
+    # All that the tasks need stands in this one file: each makes its attempt's folder itself when it starts. Two
+    # hundred folders made here would cost more than everything else that a submission does.
     orders = {(s.digest, s.n): attempt_order(context, s) for s in batch.submissions}
+    slots = f"{context.root.slots}{os.sep}"
     tasks = [
-        {"slot": str(context.root.slot(digest)), "attempt": n, "order": orders.get((digest, n))}
+        {"slot": f"{slots}{digest[:2]}{os.sep}{digest}", "attempt": n, "order": orders.get((digest, n))}
         for digest, n in batch.tasks
     ]
-    log = folder / "slurm.log"
-    body = {"schema": 1, "array": batch.name, "lane": batch.lane, "at": batch.token.isoformat(), "tasks": tasks}
-    publish(folder / "map.json", json.dumps(body) + "\n", name="array.map")
+    body = {
+        "schema": 1, "array": batch.name, "lane": batch.lane, "at": batch.token.isoformat(), "log": str(log),
+        "tasks": tasks,
+    }  # fmt: skip
+    publish(folder / ARRAY_MAP, json.dumps(body) + "\n", name="array.map")
     script = folder / "job.sh"
     prologue, seed = str(first.order.get("prologue", "")), str(first.order.get("cache_seed", ""))
     replace(
         script,
-        array_script(python=context.python, task_map=folder / "map.json", prologue=prologue, cache_seed=seed),
+        array_script(python=context.python, task_map=folder / ARRAY_MAP, prologue=prologue, cache_seed=seed),
         name="array.script",
         mode=0o755,
-    )
-    place_tasks(
-        (context.slot(digest), n, orders[digest, n], log.with_name(f"{log.name}.{task}"))
-        for task, (digest, n) in enumerate(batch.tasks)
-        if (digest, n) in orders
     )
     job = request(first, name=batch.name, script=script, log=log, workdir=folder)
     with effect("compute.submit"):
@@ -278,21 +280,6 @@ def _record_outcome(
     if isinstance(outcome, Accepted):
         told = acceptance(outcome, batch.name)
         replace(context.root.array(batch.name) / "submitted.json", told, name="array.submitted")
-        numbers = {task: number for number, task in enumerate(batch.tasks)}
-        place_submitted(
-            (
-                context.slot(s.digest),
-                s.n,
-                {
-                    **told,
-                    "job_id": task_id(outcome.job_id, numbers[s.digest, s.n]),
-                    "job_name": s.job_name,
-                    "array": batch.name,
-                    "task": numbers[s.digest, s.n],
-                },
-            )
-            for s in batch.submissions
-        )
     with context.record.transaction("tx.outcome") as session:
         if isinstance(outcome, Accepted):
             report.accepted += _accept(session, batch, outcome)
@@ -329,7 +316,7 @@ def _record_outcome(
 def _accept(session: Session, batch: ArraySubmission, outcome: Accepted) -> list[str]:
     """`_adopt` in one statement, for the way that nearly all arrays go."""
     mine = [submission.slot_id for submission in batch.submissions]
-    session.execute(select(Slot.id).where(Slot.id.in_(mine)).order_by(Slot.digest).with_for_update())
+    session.execute(select(Slot.id).where(is_one_of(Slot.id, mine)).order_by(Slot.digest).with_for_update())
     row = session.scalars(select(Array).where(Array.id == batch.array_id).with_for_update()).one()
     if row.state != "intent" or row.intent_at != batch.token:
         return []
@@ -563,7 +550,7 @@ def awaited_jobs(session: Session, attempts: Sequence[Attempt], slot_ids: Sequen
         rows: Any = session.execute(
             select(Array.id, Array.job_id)
             .join(Attempt, Attempt.array_id == Array.id)
-            .where(Array.id.in_(arrays), Array.job_id.is_not(None), Attempt.slot_id.in_(slot_ids))
+            .where(Array.id.in_(arrays), Array.job_id.is_not(None), is_one_of(Attempt.slot_id, slot_ids))
             .group_by(Array.id)
             .having(func.count() == Array.count)
         )

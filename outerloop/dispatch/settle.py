@@ -28,7 +28,8 @@ from outerloop.dispatch.live import Live
 from outerloop.dispatch.observe import Observation
 from outerloop.effects import effect
 from outerloop.record.models import Attempt, Await, Measure, Run, Slot
-from outerloop.slots import Pin, Result, SlotDirectory
+from outerloop.record.store import is_one_of
+from outerloop.slots import ARRAY_LOG, Pin, Result, SlotDirectory
 
 __all__ = ["Folded", "apply_decision", "ask_about", "cancel_jobs", "fold_attempts", "live_attempts", "make_due"]
 
@@ -53,7 +54,7 @@ def live_attempts(session: Session, realm_id: int, slot_ids: Iterable[int] | Non
     """Attempts that are open, oldest first; of the whole realm or of some slots."""
     query = select(Attempt).where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
     if slot_ids is not None:
-        query = query.where(Attempt.slot_id.in_(list(slot_ids)))
+        query = query.where(is_one_of(Attempt.slot_id, slot_ids))
     return list(session.scalars(query.order_by(Attempt.id)))
 
 
@@ -198,6 +199,9 @@ def apply_decision(
         pin = directory.pin(Pin(attempt.n, result.restart))
         if pin.attempt != attempt.n:
             decision = Decision(Action.SUPERSEDED, "SUPERSEDED", f"attempt {pin.attempt} holds the value")
+    if attempt.array_task is not None and not is_pack(attempt.array_name):
+        # A task that never began made no folder: its log is then all that there is to read.
+        directory.link_log(attempt.n, context.root.array(attempt.array_name) / f"{ARRAY_LOG}.{attempt.array_task}")
     directory.settle(
         attempt.n,
         {

@@ -117,7 +117,10 @@ def attempt_order(context: Context, submission: Submission) -> dict[str, Any]:
         "isolation": order.get("isolation", "none"),
         "image_path": order.get("image_path", ""),
         "cache_seed": order.get("cache_seed", ""),
-        "newest_checkpoint": newest_checkpoint(context.slot(submission.digest).path / "state"),
+        # Only work that can go on has checkpoints, and an array of hundreds need not look for them.
+        "newest_checkpoint": (
+            newest_checkpoint(context.slot(submission.digest).path / "state") if order.get("resumable") else ""
+        ),
         **_launch_order(order),
     }
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.protocol import Accepted, Refused, SubmitOutcome, Unknown, When
@@ -47,7 +47,7 @@ from outerloop.dispatch.submission import (
 from outerloop.effects import effect
 from outerloop.job.script import job_script
 from outerloop.record.models import Attempt, Run, Slot
-from outerloop.record.store import LeaseHandle
+from outerloop.record.store import LeaseHandle, is_one_of
 
 __all__ = [
     "NOBODY_WAITS",
@@ -58,6 +58,17 @@ __all__ = [
     "unwanted",
     "walltime_minutes",
 ]
+
+
+# One parameter for each column however many rows there are: sending two thousand single ones takes longer than storing.
+_INSERT_INTENTS = """
+insert into attempts (realm_id, slot_id, n, state, job_name, minutes, command_minutes, gpu_hours_reserved, intent_at)
+select :realm, slot_id, n, 'intent', job_name, minutes, command_minutes, gpu_hours, :now
+  from unnest(cast(:slots as bigint[]), cast(:numbers as int[]), cast(:names as text[]), cast(:minutes as float8[]),
+              cast(:command_minutes as float8[]), cast(:gpu_hours as float8[]))
+       as draft (slot_id, n, job_name, minutes, command_minutes, gpu_hours)
+returning slot_id, id
+"""
 
 
 def submit_ready(
@@ -134,11 +145,13 @@ def _intend(
     now = session.scalar(select(func.clock_timestamp()))
     assert now is not None
     # One order of locking for everybody, so that two runs that share slots cannot deadlock.
-    slots = session.scalars(select(Slot).where(Slot.id.in_(slot_ids)).order_by(Slot.digest).with_for_update()).all()
+    slots = session.scalars(
+        select(Slot).where(is_one_of(Slot.id, slot_ids)).order_by(Slot.digest).with_for_update()
+    ).all()
     numbers: dict[int, int] = {}
     busy = set()
     for known in session.execute(
-        select(Attempt.slot_id, Attempt.n, Attempt.state).where(Attempt.slot_id.in_(slot_ids))
+        select(Attempt.slot_id, Attempt.n, Attempt.state).where(is_one_of(Attempt.slot_id, slot_ids))
     ):
         numbers[known.slot_id] = max(known.n, numbers.get(known.slot_id, 0))
         if known.state != "settled":
@@ -157,22 +170,21 @@ def _intend(
         drafts.append(Submission.draft(slot, n, name, minutes, now, tuple(exclude)))
     if not drafts:
         return []
-    rows = [
+    stored = session.execute(
+        text(_INSERT_INTENTS),
         {
-            "realm_id": context.record.realm_id,
-            "slot_id": draft.slot_id,
-            "n": draft.n,
-            "state": "intent",
-            "job_name": draft.job_name,
-            "minutes": draft.minutes,
-            "command_minutes": float(draft.order["minutes"]),
-            "gpu_hours_reserved": gpu_hours,
-            "intent_at": now,
-        }
-        for draft, gpu_hours in zip(drafts, reserved, strict=True)
-    ]
-    ids = session.scalars(insert(Attempt).returning(Attempt.id, sort_by_parameter_order=True), rows).all()
-    made = [replace(draft, attempt_id=attempt) for draft, attempt in zip(drafts, ids, strict=True)]
+            "realm": context.record.realm_id,
+            "now": now,
+            "slots": [draft.slot_id for draft in drafts],
+            "numbers": [draft.n for draft in drafts],
+            "names": [draft.job_name for draft in drafts],
+            "minutes": [draft.minutes for draft in drafts],
+            "command_minutes": [float(draft.order["minutes"]) for draft in drafts],
+            "gpu_hours": reserved,
+        },
+    )
+    ids = {row.slot_id: row.id for row in stored}
+    made = [replace(draft, attempt_id=ids[draft.slot_id]) for draft in drafts]
     return group(context, session, made, largest, now, partial(cut_into_packs, single=single))
 
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy import Engine, create_engine, func, select, text
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import BigInteger, ColumnElement, Engine, any_, cast, create_engine, func, literal, select, text
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from outerloop.effects import effect
 from outerloop.record.models import Lease, Realm
 
-__all__ = ["Fenced", "LeaseHandle", "Record", "RecordUnavailable"]
+__all__ = ["Fenced", "LeaseHandle", "Record", "RecordUnavailable", "is_one_of"]
 
 CONNECT_TIMEOUT_SECONDS = 10
 ADVISORY_TICK = 0x6F6C7401
@@ -256,6 +256,11 @@ class Record:
             except DBAPIError:
                 pass
             connection.close()
+
+
+def is_one_of(column: InstrumentedAttribute[int], ids: Iterable[int]) -> ColumnElement[bool]:
+    """`column in ids` with one parameter, however many ids there are."""
+    return column == any_(cast(literal(list(ids), ARRAY(BigInteger)), ARRAY(BigInteger)))
 
 
 def _unavailable(error: Exception) -> str:

@@ -7,8 +7,7 @@ Covered: every read and write of a slot by the dispatcher. Not covered: what the
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -18,9 +17,9 @@ from typing import Any
 from outerloop.effects import effect
 from outerloop.job import layout
 from outerloop.job.pack import MEMBER
-from outerloop.slots.files import make_folder, publish, read_json, replace, sync_folder, write_lightly
+from outerloop.slots.files import make_folder, publish, read_json, replace, sync_folder
 
-__all__ = ["Claim", "Pin", "Result", "SlotDirectory", "place_submitted", "place_tasks"]
+__all__ = ["Claim", "Pin", "Result", "SlotDirectory"]
 
 
 @dataclass(frozen=True)
@@ -149,6 +148,15 @@ class SlotDirectory:
         replace(path, script, name="attempt.prepare", mode=0o755)
         return path
 
+    def link_log(self, n: int, log: Path) -> None:
+        """Show an array task's log where logs are looked for, unless the task did so itself. Log or not: no matter."""
+        link = self.slurm_log(n)
+        if link.is_symlink() or link.exists():
+            return
+        make_folder(link.parent)
+        with effect("array.log"), contextlib.suppress(FileExistsError):
+            link.symlink_to(log)
+
     def write_submitted(self, n: int, body: Mapping[str, Any]) -> None:
         replace(self.attempt(n) / layout.SUBMITTED, body, name="attempt.submitted")
 
@@ -265,37 +273,6 @@ class SlotDirectory:
         with effect("gc.trash"):
             self.path.rename(destination)
             sync_folder(destination.parent)
-
-
-def place_tasks(tasks: Iterable[tuple[SlotDirectory, int, Mapping[str, Any], Path]]) -> None:
-    """Write attempt.json of each (slot, attempt, order, log) of an array, and show its log where logs are looked for.
-
-    Quick instead of durable: the array's task map, which is durable, holds the orders, and the job restores them.
-    """
-    with effect("array.place"):
-        for directory, n, order, log in tasks:
-            # Strings instead of paths: this loop is most of what an array costs us.
-            attempts = os.path.join(directory.path, layout.ATTEMPTS)
-            attempt = os.path.join(attempts, str(n))
-            logs = os.path.join(attempt, layout.restart_folder(0))
-            for folder in (attempts, attempt, logs):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(folder)  # noqa: PTH102
-            write_lightly(os.path.join(attempt, layout.ORDER), order)
-            link = os.path.join(logs, layout.SLURM_LOG)
-            try:
-                os.symlink(log, link)  # noqa: PTH211
-            except FileExistsError:
-                # This number was part of an array that the site refused.
-                os.unlink(link)  # noqa: PTH108
-                os.symlink(log, link)  # noqa: PTH211
-
-
-def place_submitted(tasks: Iterable[tuple[SlotDirectory, int, Mapping[str, Any]]]) -> None:
-    """Write submitted.json of each (slot, attempt, body) of an array; the array's own, written before, is durable."""
-    with effect("attempt.submitted"):
-        for directory, n, body in tasks:
-            write_lightly(os.path.join(directory.path, layout.ATTEMPTS, str(n), layout.SUBMITTED), body)
 
 
 def _now() -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from outerloop.effects import effect
 
-__all__ = ["append_marker", "make_folder", "publish", "read_json", "replace", "sync_folder", "write_lightly"]
+__all__ = ["append_marker", "make_folder", "publish", "read_json", "replace", "sync_folder"]
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 """Refuse to parse more: no file of ours is that large, and the file may be somebody's accident."""
@@ -91,23 +91,6 @@ def replace(path: Path, value: Mapping[str, Any] | str, *, name: str, mode: int 
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
-
-
-def write_lightly(path: str, value: Mapping[str, Any]) -> None:
-    """Write `path` whole, without waiting for the disk: only for what can be made anew after a power failure.
-
-    The caller names the effect; many of these are one.
-    """
-    temporary = f"{path}.{os.getpid()}.tmp"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        # Without indentation json encodes in C.
-        view = memoryview(json.dumps(value, default=str).encode() + b"\n")
-        while view:
-            view = view[os.write(handle, view) :]
-    finally:
-        os.close(handle)
-    os.replace(temporary, path)  # noqa: PTH105
 
 
 def append_marker(path: Path, *, name: str) -> None:

@@ -9,7 +9,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["StateRoot"]
+__all__ = ["ARRAY_LOG", "ARRAY_MAP", "StateRoot"]
+
+ARRAY_MAP = "map.json"
+ARRAY_LOG = "slurm.log"
+"""Of a whole array; the log of its task K has ".K" at its end."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 

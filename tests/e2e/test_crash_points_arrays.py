@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -39,8 +38,8 @@ allowed = ["src/"]
 """
 MEASURES = 12
 
-OF_THE_ARRAY = {"tx.intent", "array.map", "array.script", "array.place", "compute.submit", "array.submitted"}
-OF_THE_ARRAY |= {"attempt.submitted", "tx.outcome", "tx.park", "compute.wake"}
+OF_THE_ARRAY = {"tx.intent", "array.map", "array.script", "compute.submit", "array.submitted"}
+OF_THE_ARRAY |= {"tx.outcome", "tx.park", "compute.wake"}
 
 
 class ArrayWorld(World):
@@ -96,6 +95,26 @@ def test_twelve_measures_are_one_request_and_one_wake(worlds: Callable[..., Arra
     for task, entry in enumerate(mapped):
         log = Path(entry["slot"]) / "attempts" / "1" / "r0" / "slurm.log"
         assert log.resolve() == (folder / f"slurm.log.{task}").resolve()
+
+
+def test_a_task_that_never_began_still_shows_its_log(worlds: Callable[..., ArrayWorld]) -> None:
+    """It made no folder, and the log is all that says why. Killed around the link, the next tick makes it."""
+    world = worlds()
+    world.submit("better")
+    [array] = world.arrays()
+    job_id = f"{array.job_id}_3"
+    attempt = next(a for a in world.rows(Attempt) if a.job_id == job_id)
+    digest = array.map["tasks"][3][0]
+    written = world.state.array(array.name) / "slurm.log.3"
+    written.write_text("slurmstepd: error: prologue failed\n")
+    world.cluster.change(job_id, state="failed", exit=1)
+    for fault in ("before:array.log:kill", "after:array.log:kill"):
+        assert world.forked(world.tick, fault=fault) == -signal.SIGKILL, fault
+    world.tick()
+    settled = next(a for a in world.rows(Attempt) if a.id == attempt.id)
+    assert (settled.state, settled.reason) == ("settled", "NEVER_STARTED")
+    log = world.state.slot(digest) / "attempts" / "1" / "r0" / "slurm.log"
+    assert log.read_text() == written.read_text()
 
 
 SHARDS = 4
@@ -283,9 +302,8 @@ def test_the_map_and_the_script_do_not_change_when_the_same_array_goes_out_again
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     inode = (folder / "map.json").stat().st_ino
     world.cluster.set_mode("submit", "")
-    # A disk that lost what was not flushed.
-    for _digest, n in [array.map["tasks"][3]]:
-        shutil.rmtree(world.state.slot(_digest) / "attempts" / str(n))
+    # A task makes its attempt's folder itself: what it needs stands in the map, which is durable.
+    assert not [digest for digest, _n in array.map["tasks"] if (world.state.slot(digest) / "attempts").exists()]
     world.ticks_until_rest()
     world.check()
     assert {name: (folder / name).read_bytes() for name in before} == before
