@@ -58,7 +58,10 @@ def init(state: Path | None, backend: str, deployment: str, spool: Path | None, 
             )
         values, remarks = _values(state, backend, deployment)
         if spool is not None:
-            values |= {"mode": "service", "isolation": "bwrap", "service": {"spool": str(spool.absolute())}}
+            from outerloop.controller.deployment import account
+
+            service = {"account": account(), "spool": str(spool.absolute())}
+            values |= {"mode": "service", "isolation": "bwrap", "service": service}
         _write(config, default_config(values))
         click.echo(f"wrote {config}")
         notes(remarks)

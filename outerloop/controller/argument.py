@@ -86,10 +86,29 @@ def notes_of(argument: Argument) -> list[str]:
         told.append(UNSANDBOXED)
     if argument.benchmark is not None and not argument.benchmark.score:
         told.append(OWN_PRINT)
+    apart, pairs = _pairs_apart(argument)
+    if apart:
+        told.append(
+            f"{apart} of {pairs} pairs did not share a job although the benchmark says colocate: one side was measured"
+            " again, had its value already, or the site refused them together."
+        )
     if row.verdict in ("accepted", "rejected") and argument.decided_before:
         seeded = any(measure.seed for measure in argument.view.measures)
         told.append(" ".join(reuse_sentences(argument.decided_before + 1, fresh_seeds=seeded)))
     return told
+
+
+def _pairs_apart(argument: Argument) -> tuple[int, int]:
+    """(pairs of a colocated benchmark whose sides ran in different jobs, pairs with both sides)."""
+    if argument.benchmark is None or not argument.benchmark.colocate:
+        return 0, 0
+    jobs: dict[int, dict[str, str | None]] = {}
+    for measure in argument.view.current:
+        if measure.benchmark == argument.view.row.benchmark and measure.pinned_attempt is not None:
+            ran = {attempt.n: attempt.job_id for attempt in measure.attempts}
+            jobs.setdefault(measure.pair, {})[measure.side] = ran.get(measure.pinned_attempt)
+    both = [set(sides.values()) for sides in jobs.values() if len(sides) == 2]
+    return sum(len(where) > 1 for where in both), len(both)
 
 
 def looks_of(argument: Argument) -> list[dict[str, Any]]:

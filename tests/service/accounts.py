@@ -24,6 +24,9 @@ import outerloop
 REPOSITORY = Path(outerloop.__file__).parent.parent
 TIMEOUT_SECONDS = 300
 FIRST_UID = 64100
+nightly = pytest.mark.skipif(
+    not os.environ.get("OUTERLOOP_NIGHTLY"), reason="takes a minute: OUTERLOOP_NIGHTLY runs it"
+)
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or not all(map(shutil.which, ("setpriv", "unshare", "mount"))),
     reason="needs root, and setpriv, unshare and mount of util-linux, to be several accounts",

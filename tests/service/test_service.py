@@ -13,13 +13,10 @@ from pathlib import Path
 import pytest
 
 from outerloop.cli.errors import ExitCode
-from tests.service.accounts import Account, needs_root
+from tests.service.accounts import Account, needs_root, nightly
 from tests.service.world import ServiceWorld
 
 pytestmark = needs_root
-nightly = pytest.mark.skipif(
-    not os.environ.get("OUTERLOOP_NIGHTLY"), reason="takes a minute: OUTERLOOP_NIGHTLY runs it"
-)
 
 TOUCH = """
 import os, sys

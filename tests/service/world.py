@@ -100,6 +100,7 @@ class ServiceWorld:
 
     def tick(self) -> dict[str, Any]:
         done = self.svc.outerloop("tick", "--json", codes=(0, 1))
+        assert done.stdout, done.stderr
         told: dict[str, Any] = json.loads(done.stdout)
         assert not told["broken_runs"], told
         return told

@@ -72,6 +72,8 @@ def test_four_pairs_are_two_jobs_and_a_killed_member_is_measured_again(
     ended = Counter((a.n, a.outcome) for a in world.rows(Attempt))
     assert ended == {(1, "done"): 7, (1, "infrastructure"): 1, (2, "done"): 1}, ended
     pairs_share_a_job(world)
+    # One side of one pair was measured again, alone: its verdict says so.
+    assert "1 of 4 pairs did not share a job" in " ".join(world.cli("explain", run_id).stdout.split())
 
 
 def stands_at_the_gate(pid: int, gate: str) -> bool:

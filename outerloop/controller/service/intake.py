@@ -10,6 +10,7 @@ where the contract and the benchmark's own code come from.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from dataclasses import dataclass
@@ -27,7 +28,14 @@ from outerloop.controller.operate import OperatorError, cancel, find_run
 from outerloop.controller.plan import ContractGone, read_contract
 from outerloop.controller.request import ClimbRequest, champion_key
 from outerloop.controller.service.replies import answer, publish_run, publish_runs, watch
-from outerloop.controller.service.spool import Left, Spool, Submission, SubmissionError, read_submission
+from outerloop.controller.service.spool import (
+    Left,
+    Spool,
+    Submission,
+    SubmissionError,
+    copy_bundle,
+    read_request_of,
+)
 from outerloop.controller.submit import (
     Prepared,
     Refusal,
@@ -39,6 +47,7 @@ from outerloop.controller.submit import (
 )
 from outerloop.dispatch.budget import spent_by_submitter
 from outerloop.record.models import Run
+from outerloop.record.store import RecordUnavailable
 from outerloop.settings import Settings, SettingsError
 from outerloop.settings_sections import TargetSettings
 from outerloop.slots.files import replace
@@ -68,6 +77,7 @@ def serve(deployment: Deployment) -> Taken:
     spool = spool_of(settings)
     done = Taken([], 0, [f"spool: {problem}" for problem in spool.problems()])
     write_public(settings, spool)
+    spool.sweep()
     taken_of: dict[int, int] = {}
     for name in spool.names():
         try:
@@ -79,6 +89,13 @@ def serve(deployment: Deployment) -> Taken:
             spool.remove(name)
         except FileNotFoundError:
             continue
+        except RecordUnavailable:
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            # Somebody's odd file must not keep the others', or the tick, from going on.
+            done.notes.append(f"spool: {name}: {type(error).__name__}: {error}; it stays where it is")
     return done
 
 
@@ -129,8 +146,11 @@ def _one(deployment: Deployment, spool: Spool, name: str, taken_of: dict[int, in
         limit = settings.service.max_bundle_mb << 20
         with tempfile.TemporaryDirectory(prefix="submission-", dir=_scratch(deployment)) as folder:
             scratch = Path(folder)
-            submission = read_submission(left, max_bytes=limit, bundle=scratch / "bundle")
+            submission = read_request_of(left)
             try:
+                # Who may not ask costs a line, not a bundle.
+                _check_submitter(settings, left)
+                copy_bundle(left, max_bytes=limit, bundle=scratch / "bundle")
                 run_id = _accept(deployment, left, submission, scratch, done)
             except (SubmissionError, Refusal, GitError, ContractError, ContractGone, SettingsError) as error:
                 _refuse(spool, left, submission, str(error), done)
@@ -154,11 +174,14 @@ def _refuse(spool: Spool, left: Left, submission: Submission, why: str, done: Ta
     answer(spool, submission.reply, submission.nonce, {"state": "refused", "why": why})
 
 
-def _accept(deployment: Deployment, left: Left, submission: Submission, scratch: Path, done: Taken) -> str:
-    """Carry a submission out; returns its run. Raises what says why not."""
-    allowed = deployment.settings.service.submitters
+def _check_submitter(settings: Settings, left: Left) -> None:
+    allowed = settings.service.submitters
     if "*" not in allowed and left.owner not in allowed and left.uid != os.geteuid():
         raise SubmissionError(f"{left.owner} is not among service.submitters of this service")
+
+
+def _accept(deployment: Deployment, left: Left, submission: Submission, scratch: Path, done: Taken) -> str:
+    """Carry a submission out; returns its run. Raises what says why not."""
     if submission.kind == "cancel":
         return _cancel(deployment, left, submission)
     target = deployment.settings.service.targets.get(submission.target)

@@ -24,6 +24,7 @@ import os
 import pwd
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,11 +35,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from outerloop.effects import effect
 
-__all__ = ["Left", "Spool", "Submission", "SubmissionError", "account_of", "read_submission"]
+__all__ = ["Left", "Spool", "Submission", "SubmissionError", "account_of", "copy_bundle", "read_request_of"]
 
 MAX_HEADER_BYTES = 64 * 1024
 """A request names commits and a benchmark; more is somebody's accident or malice."""
 SUFFIX = ".submission"
+LEFT_SECONDS = 24 * 3600.0
+"""Writing a submission takes minutes at most; what is a day old and not whole will never be."""
 _COPY_BYTES = 1 << 20
 
 Hex = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")]
@@ -179,6 +182,26 @@ class Spool:
         except FileNotFoundError:
             return []
 
+    def sweep(self) -> int:
+        """Remove what commands that were killed left behind, a day after; returns how many files that were."""
+        removed = 0
+        try:
+            entries = list(os.scandir(self.incoming))
+        except OSError:
+            return 0
+        for entry in entries:
+            try:
+                if (
+                    entry.name.endswith(SUFFIX)
+                    or time.time() - entry.stat(follow_symlinks=False).st_mtime < LEFT_SECONDS
+                ):
+                    continue
+            except OSError:
+                continue
+            self.remove(entry.name)
+            removed += 1
+        return removed
+
     @contextmanager
     def opened(self, name: str) -> Iterator[Left]:
         """Open one file. Raises SubmissionError for what is no plain file of one name, OSError when it is gone."""
@@ -189,10 +212,11 @@ class Spool:
             if error.errno in {errno.ELOOP, errno.EACCES, errno.ENXIO}:
                 raise SubmissionError(f"it can't be opened: {error.strerror}") from error
             raise
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            os.close(handle)
+            raise SubmissionError("it is no plain file")
         with os.fdopen(handle, "rb") as stream:
-            facts = os.fstat(stream.fileno())
-            if not stat.S_ISREG(facts.st_mode):
-                raise SubmissionError("it is no plain file")
             if facts.st_nlink != 1:
                 # A link to somebody else's file would ask in that person's name.
                 raise SubmissionError("it has another name: a hard link says nothing of who left it")
@@ -208,22 +232,26 @@ class Spool:
                     raise
 
 
-def read_submission(left: Left, *, max_bytes: int, bundle: Path) -> Submission:
-    """Read the request and copy the bundle to `bundle`, a private file. Raises SubmissionError.
+def read_request_of(left: Left) -> Submission:
+    """Read the first line, and nothing more yet. Raises SubmissionError."""
+    line = left.stream.readline(MAX_HEADER_BYTES + 1)
+    if len(line) > MAX_HEADER_BYTES or not line.endswith(b"\n"):
+        raise SubmissionError("its first line is no request")
+    try:
+        return Submission.model_validate_json(line)
+    except ValidationError as error:
+        detail = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in detail["loc"])
+        raise SubmissionError(f"its request is not valid: {where or 'JSON'}: {detail['msg']}") from error
+
+
+def copy_bundle(left: Left, *, max_bytes: int, bundle: Path) -> None:
+    """Copy what follows the request to `bundle`, a private file. Raises SubmissionError.
 
     Everything is decided on the copy: its submitter may write to the original while it is read.
     """
     if left.size > max_bytes:
         raise SubmissionError(f"it has {left.size} bytes; at most {max_bytes} are taken")
-    line = left.stream.readline(MAX_HEADER_BYTES + 1)
-    if len(line) > MAX_HEADER_BYTES or not line.endswith(b"\n"):
-        raise SubmissionError("its first line is no request")
-    try:
-        submission = Submission.model_validate_json(line)
-    except ValidationError as error:
-        detail = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in detail["loc"])
-        raise SubmissionError(f"its request is not valid: {where or 'JSON'}: {detail['msg']}") from error
     taken = 0
     with bundle.open("xb") as copy:
         while block := left.stream.read(_COPY_BYTES):
@@ -231,4 +259,3 @@ def read_submission(left: Left, *, max_bytes: int, bundle: Path) -> Submission:
             if taken > max_bytes:
                 raise SubmissionError(f"it grew above {max_bytes} bytes while it was read")
             copy.write(block)
-    return submission
