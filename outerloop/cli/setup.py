@@ -280,7 +280,8 @@ def _print_profile(profile: dict[str, Any] | None) -> None:
         click.echo(f"wrote {profile['written']}")
     for name, change in profile["changes"].items():
         wins = "; the config or the environment says so, and wins" if name in profile["outranked"] else ""
-        click.echo(f'  {name} {"was" if profile["written"] else "is"} "{change["set"]}"{wins}')
+        now = "unset" if change["set"] in (None, "") else f'"{change["set"]}"'
+        click.echo(f"  {name} {'was' if profile['written'] else 'is'} {now}{wins}")
         click.echo(f'    this site takes "{change["taken"]}"')
     if profile["changes"] and not profile["written"]:
         click.echo("`outerloop doctor --write` writes that to site.toml; nothing was changed")

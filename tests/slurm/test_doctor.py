@@ -207,3 +207,24 @@ def test_the_shipped_profile_of_the_development_cluster_is_what_doctor_finds(con
         assert {key: found["proposed"]["lanes"][lane].get(key) for key in table} == table
     kept = ("cluster", "max_array_size", "preempt_mode", "tools_on_nodes")
     assert {key: found["proposed"]["site"][key] for key in kept} == {key: shipped["site"][key] for key in kept}
+
+
+def test_an_account_that_the_site_asks_for_is_found_among_ones_own(
+    config: Path, cluster: DevCluster, tmp_path: Path
+) -> None:
+    user = cluster.run("sacctmgr", "-n", "-P", "show", "user", "format=User").split()[0]
+    cluster.run("sacctmgr", "-i", "add", "account", "lab-b")
+    cluster.run("sacctmgr", "-i", "add", "user", user, "account=lab-b")
+    refusal = "Batch job submission failed: Invalid account or account/partition combination specified"
+    rule = f'*" --account=lab-b "*) ;;\n*" --test-only "*) echo "sbatch: error: {refusal}" >&2; exit 1 ;;'
+    _wrapper(tmp_path / "bin", cluster, rule)
+    config.write_text(config.read_text().replace(f'bin_dir = "{cluster.bin}"', f'bin_dir = "{tmp_path}/bin"'))
+    try:
+        told = json.loads(CliRunner().invoke(app, ["doctor", "--json", "--no-job", "--write"]).stdout)
+        assert told["profile"]["changes"]["lanes.default.account"] == {"set": "", "taken": "lab-b"}
+        assert "--account=lab-b: taken" in told["profile"]["tried"]["lanes.default.account"]
+        code, found = _doctor("--no-job")
+        assert code == 0 and found["spelling"][0][0] == "OK", found
+    finally:
+        cluster.run("sacctmgr", "-i", "delete", "user", user, "account=lab-b")
+        cluster.run("sacctmgr", "-i", "delete", "account", "lab-b")

@@ -158,6 +158,8 @@ def _lane(site: Site, name: str, label: str, partition: str, facts: Mapping[str,
             f"max_minutes = {lane.max_minutes:g}, but {partition} grants {most:g}",
             f"set lanes.{name}.max_minutes = {most:g}",
         )
+    if most is not None:
+        site.propose(("lanes", name, "max_minutes"), min(most, lane.max_minutes or most), f"MaxTime of {partition}")
     if most is not None and lane.max_minutes is None:
         return Finding(
             label,

@@ -86,6 +86,17 @@ def _lane(site: Site, cli: SlurmCli, name: str, job: JobSpec) -> Iterator[Findin
         return
     if plain is not None:
         setting = _WHERE.get(plain.reason, "")
+        if setting == "account":
+            taken, tried = _account_that_is_taken(cli, job)
+            if taken:
+                site.propose(("lanes", name, "account"), taken, f"without or with another: {_said(plain)}\n{tried}")
+                yield Finding(
+                    label,
+                    FAIL,
+                    f"account {job.lane.account or '(none)'} is refused, {taken} is taken",
+                    f'set lanes.{name}.account = "{taken}", or let `outerloop doctor --write` do it',
+                )
+                return
         fix = f"set lanes.{name}.{setting}" if setting else "change the lane as the message says"
         level = WARN if plain.when.value == "later" else FAIL
         yield Finding(label, level, f"a job of one CPU is refused ({plain.reason}): {_said(plain)}", fix)
@@ -154,27 +165,42 @@ def _default_partition(site: Site) -> str:
     return next((name for name, facts in partitions.items() if facts.get("Default") == "YES"), "")
 
 
+def _account_that_is_taken(cli: SlurmCli, job: JobSpec) -> tuple[str, str]:
+    """(the first of the user's accounts that a job may run under, how that was found out)."""
+    for name in sorted({row[0] for row in _associations(cli) or []}):
+        if cli.try_out(replace(job, lane=replace(job.lane, account=name))) is None:
+            return name, f"--account={name}: taken"
+    return "", ""
+
+
+def _associations(cli: SlurmCli) -> list[list[str]] | None:
+    """Rows (account, most submitted jobs) of this user in accounting; None when it does not say."""
+    sacctmgr = cli.tool_beside("sacctmgr")
+    if sacctmgr is None:
+        return None
+    conf = {"SLURM_CONF": str(cli.slurm_conf)} if cli.slurm_conf else {}
+    done = run_tool(
+        [
+            *(str(sacctmgr), "-n", "-P", "show", "associations"),
+            *(f"user={account()}", "format=Account,MaxSubmitJobs"),
+        ],
+        timeout=TOOL_SECONDS,
+        env=clean_environment(os.environ, conf),
+    )
+    return [line.split("|") for line in done.stdout.splitlines() if line.count("|") == 1] if done.succeeded else None
+
+
 def submit_caps(site: Site) -> Iterator[Finding]:
     """The account's accounts and how many jobs they may have in the queue, where accounting says so."""
     cli = command_line(site)
     if cli is None or site.limits is None or not site.limits.accounting:
         return
-    sacctmgr = cli.tool_beside("sacctmgr")
-    if sacctmgr is None:
+    rows = _associations(cli)
+    if rows is None:
+        yield Finding("accounts", WARN, "sacctmgr does not say which accounts are yours")
         return
-    fields = "Account,QOS,DefaultQOS,MaxSubmitJobs,MaxJobs"
-    conf = {"SLURM_CONF": str(cli.slurm_conf)} if cli.slurm_conf else {}
-    done = run_tool(
-        [str(sacctmgr), "-n", "-P", "show", "associations", f"user={account()}", f"format={fields}"],
-        timeout=TOOL_SECONDS,
-        env=clean_environment(os.environ, conf),
-    )
-    if not done.succeeded:
-        yield Finding("accounts", WARN, f"sacctmgr does not say which accounts are yours: {done.what_happened()}")
-        return
-    rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") == fields.count(",")]
     known = sorted({row[0] for row in rows})
-    caps = [int(row[3]) for row in rows if row[3].isdigit()]
+    caps = [int(row[1]) for row in rows if row[1].isdigit()]
     site.propose(("site", "max_submit_jobs"), min(caps) if caps else None, "sacctmgr show associations: MaxSubmitJobs")
     if not known:
         yield Finding("accounts", OK, "accounting knows no account of yours, and jobs are taken without one")
