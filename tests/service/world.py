@@ -49,7 +49,7 @@ mode = "service"
 [service]
 spool = "{spool}"
 """
-DEADLINE_SECONDS = 240.0
+DEADLINE_SECONDS = 600.0
 
 
 class ServiceWorld:
