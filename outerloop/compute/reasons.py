@@ -232,7 +232,7 @@ def pending_reason(text: str) -> PendingReason:
     if "held" in word.lower().split():
         return PendingReason(reason, Clears.MAY, "Slurm holds it.", held=True)
     if word.startswith(LOCAL_WAIT):
-        return PendingReason(reason, Clears.MAY, f"It {reason}.")
+        return PendingReason(reason, Clears.MAY, "This machine has no room for it now.")
     held = word == "JobHoldMaxRequeue"
     for table, clears in ((_WILL, Clears.WILL), (_NEVER, Clears.NEVER), (_MAY, Clears.MAY)):
         for known, sentence in table.items():

@@ -102,6 +102,8 @@ def _live(key: str, slot: Slot | None, newest: dict[int, Attempt]) -> LiveView:
     attempt = newest.get(slot.id)
     queue = "" if attempt is None or attempt.state == "settled" else attempt.slurm_state or attempt.state
     detail = f"{slot.reason}: {slot.detail}".strip(": ") if slot.state in {"failed", "exhausted"} else ""
+    if queue == "pending" and attempt is not None:
+        detail = detail or attempt.slurm_reason
     return LiveView(key, slot.state, (attempt.job_id or "") if attempt else "", queue, detail, slot.digest)
 
 

@@ -105,7 +105,7 @@ def test_what_starts_fits(gpus: list[tuple[float, float, int]], count: int, each
 
 def test_the_reason_is_explained_as_one_that_may_clear() -> None:
     explained = pending_reason("waits: 6.1 GiB free on GPU 0, 8 asked")
-    assert explained.clears is Clears.MAY and explained.sentence == "It waits: 6.1 GiB free on GPU 0, 8 asked."
+    assert explained.clears is Clears.MAY and "no room" in explained.sentence
 
 
 # ------------------------------------------------------------------------------------- what machines print
