@@ -4,8 +4,9 @@ Covered: the registry of effect names, the `effect` context manager, and the fau
 Not covered: what an effect does. Standard library only, because jobs and controllers both import it.
 
 A fault is written `before:NAME:kill`, `after:NAME:kill`, or with `stop` for SIGSTOP; a trailing `:N` means the
-N-th time that the point is reached (default 1). A test enumerates `EFFECTS`, and another one walks the syntax
-trees of the effectful rooms and fails when an effect is not inside `with effect(...)`.
+N-th time that the point is reached (default 1). Several stand with commas between them; the first that is reached
+strikes. A test enumerates `EFFECTS`, and another one walks the syntax trees of the effectful rooms and fails when an
+effect is not inside `with effect(...)`.
 """
 
 from __future__ import annotations
@@ -92,14 +93,14 @@ def _point(place: str, name: str) -> None:
     armed = os.environ.get(FAULT_VARIABLE)
     if not armed:
         return
-    parts = armed.split(":")
-    if parts[:2] != [place, name]:
-        return
     key = f"{place}:{name}"
-    _reached[key] = _reached.get(key, 0) + 1
-    if _reached[key] != (int(parts[3]) if len(parts) > 3 else 1):
+    faults = [parts for fault in armed.split(",") if (parts := fault.split(":"))[:2] == [place, name]]
+    if not faults:
         return
-    os.kill(os.getpid(), signal.SIGSTOP if len(parts) > 2 and parts[2] == "stop" else signal.SIGKILL)
+    _reached[key] = _reached.get(key, 0) + 1
+    for parts in faults:
+        if _reached[key] == (int(parts[3]) if len(parts) > 3 else 1):
+            os.kill(os.getpid(), signal.SIGSTOP if len(parts) > 2 and parts[2] == "stop" else signal.SIGKILL)
 
 
 @contextmanager

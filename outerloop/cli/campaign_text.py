@@ -113,7 +113,9 @@ def _head(view: CampaignView, told: dict[str, Any]) -> Iterator[tuple[str, str]]
             f" {told['rounds_opened']}{limit} rounds opened in all",
         )
         champion = generation.champion
-        yield "  champion    ", "none yet" if champion is None else f"{champion.subject}: {_counts(champion)}"
+        yield "  champion    ", "none yet" if champion is None else champion.subject
+        if champion is not None:
+            yield "              ", _counts(champion)
         yield (
             "  front       ",
             f"{told['front']} of {told['evaluations']} evaluations; the reserve is asked after"
@@ -131,9 +133,11 @@ def _head(view: CampaignView, told: dict[str, Any]) -> Iterator[tuple[str, str]]
 
 
 def _counts(event: EvalEvent) -> str:
-    """Error counts with their denominators, as recorded."""
-    row = event.decided or event.row
-    return ", ".join(f"{key} {value}" for key, value in row.items())
+    """Error counts with their denominators, as the report had them for the whole set."""
+    values = list(event.row.items())
+    return ", ".join(
+        f"{name} {count}/{total}" for (name, count), (_, total) in zip(values[::2], values[1::2], strict=False)
+    )
 
 
 def front_text(view: CampaignView) -> Group:

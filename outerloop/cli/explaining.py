@@ -51,6 +51,9 @@ def explain(run: str, as_json: bool) -> None:
             else:
                 click.echo(harmless("\n".join(training_argument(view, facts))))
             return
+        if view.row.kind == "campaign":
+            told = f"what happened in a campaign stands in its ledger: outerloop campaign events {view.row.id}"
+            raise CliError(f"{told}, outerloop campaign front {view.row.id}")
         from outerloop.controller.argument import gather
 
         argument = gather(reader, view)

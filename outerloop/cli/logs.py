@@ -126,6 +126,9 @@ def _measure(view: RunView, role: str | None) -> MeasureView:
     if role is None:
         return _default_measure(view)
     measures = view.current or view.measures
+    if view.row.kind == "campaign":
+        # Its current measures are the live jobs alone.
+        measures = view.measures
     for measure in measures:
         if measure.role == role:
             return measure

@@ -167,6 +167,8 @@ def cancel(run: str, why: str) -> None:
 
     with opened() as deployment:
         found = find_run(deployment, run)
+        if found.kind == "campaign":
+            raise CliError(f"run {found.id} is a campaign: outerloop campaign cancel {found.id}", ExitCode.REFUSED)
         try:
             told = end(deployment, found.id, why)
         except OperatorError as error:

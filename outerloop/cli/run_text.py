@@ -64,7 +64,8 @@ def run_text(view: RunView, action: NextAction, *, everything: bool, training: T
         measures = tuple(sorted(measures, key=lambda measure: measure.role))
     if measures:
         rounds = f", round {view.row.round + 1}" if view.row.round and not everything else ""
-        parts += section(_tasks_title(measures) if tasks else f"Measures{rounds}")
+        title = "Handed out" if view.row.kind == "campaign" else f"Measures{rounds}"
+        parts += section(_tasks_title(measures) if tasks else title)
         shown = measures if everything else _most_telling_measures(measures) if tasks else measures[:MOST_MEASURES]
         parts.append(_measures(shown))
         parts += [Hanging("  ", detail) for detail in _details(shown)]
@@ -87,7 +88,9 @@ def run_text(view: RunView, action: NextAction, *, everything: bool, training: T
         parts += section("Last error")
         parts += [Text(f"  {one_line(line)}") for line in view.row.last_error.strip().splitlines()[-3:]]
     parts += section("Go on with")
-    parts += [Text(f"  {command:<32} {what}") for command, what in _commands(view)]
+    commands = list(_commands(view))
+    width = max(32, *(len(command) for command, _ in commands))
+    parts += [Text(f"  {command:<{width}} {what}") for command, what in commands]
     return Group(*parts)
 
 
@@ -97,6 +100,9 @@ def _head(view: RunView, action: NextAction) -> Iterator[tuple[str, str]]:
         yield "run ", f"{row.id}: training {one_line(row.benchmark)} of {one_line(row.target)}"
         yield "  tree       ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"
         yield "  launch     ", _launch(request)
+    elif row.kind == "campaign":
+        yield "run ", f"{row.id}: campaign {one_line(row.benchmark)} of {one_line(row.target)}"
+        yield "  tree       ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"
     else:
         yield "run ", f"{row.id}: {row.kind} on {one_line(row.benchmark)} of {one_line(row.target)}"
         yield "  candidate  ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"
@@ -213,7 +219,11 @@ def _took(attempt: AttemptView) -> str:
 
 def _commands(view: RunView) -> Iterator[tuple[str, str]]:
     row = view.row
-    yield f"outerloop explain {row.id}", "every number behind it"
+    if row.kind == "campaign":
+        yield f"outerloop campaign status {row.id}", "generation, champion, jobs"
+        yield f"outerloop campaign events {row.id}", "everything that happened"
+    else:
+        yield f"outerloop explain {row.id}", "every number behind it"
     if any(measure.attempts for measure in view.measures):
         yield f"outerloop logs {row.id}", "what the measures printed"
     if row.state == "blocked":

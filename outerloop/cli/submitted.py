@@ -21,6 +21,22 @@ if TYPE_CHECKING:
 
 __all__ = ["leave", "report", "the_run", "wait_for_end"]
 
+_USUAL = (
+    ("show", "measures, jobs, timeline"),
+    ("explain", "every number behind the verdict"),
+    ("logs", "what the measures printed"),
+    ("cancel", "give it up"),
+)
+_CAMPAIGN = (
+    ("campaign status", "generation, champion, jobs"),
+    ("campaign events", "everything that happened"),
+    ("logs", "what the jobs printed"),
+    ("campaign cancel", "give it up"),
+)
+"""How to go on after a submission: command, what it tells."""
+LEAST_WIDTH = 32
+"""Of the commands' column."""
+
 WAIT_POLL_SECONDS = (0.5, 15.0)
 """First and longest pause between two looks of --wait; it doubles while nothing changes."""
 
@@ -70,14 +86,11 @@ def report(deployment: Deployment, run_id: str, *, asked_before: str | None, as_
             detail = f" ({run.state_detail})" if run.state_detail else ""
             click.echo(f"run {run.id} is {run.state}{detail}")
         click.echo()
-        for command, what in (
-            (f"outerloop show {run.id}", "measures, jobs, timeline"),
-            (f"outerloop explain {run.id}", "every number behind the verdict"),
-            (f"outerloop logs {run.id}", "what the measures printed"),
-            (f"outerloop cancel {run.id}", "give it up"),
-        ):
+        commands = _CAMPAIGN if run.kind == "campaign" else _USUAL
+        width = len("outerloop  ") + max(len(command) for command, _ in commands) + len(run.id)
+        for command, what in commands:
             if run.state != "ended" or "cancel" not in command:
-                click.echo(f"  {command:<32} {what}")
+                click.echo(f"  {f'outerloop {command} {run.id}':<{max(width, LEAST_WIDTH)}} {what}")
     if run.state == "ended" and run.verdict_reason == "scope":
         click.get_current_context().exit(int(ExitCode.REFUSED))
 

@@ -107,6 +107,8 @@ class Campaign:
         self.ledger = CampaignLedger(self.context.root, self.request.id)
         self.mirror = str(self.context.root.mirror(self.request.target))
         self.books = Books()
+        self.rows: dict[str, _Row] = {}
+        """Slots of live jobs, looked at once a pass: what ends meanwhile is the next pass's."""
         self.rendered: dict[tuple[str, int], Rendered] = {}
 
     # -- what the engine asks
@@ -132,12 +134,14 @@ class Campaign:
         """Append everything that is due or owed, hand out what may be, and let the measures of round 0 be that."""
         if self.books.state.cancelled and self.books.state.live:
             self.engine.notes += drop_interest(self.context, self.request.id, "the campaign was cancelled")
+        self.rows = self._rows()
         while self._record_due() or self._take_in() or self._hand_out():
             pass
         self._commit_live()
 
     def step(self) -> Ending | Next:
         """Done, or more to take in, or wait; blocked when only somebody's hand can help."""
+        self.rows = self._rows()
         if self._owed():
             return Next.MORE
         state = self.books.state
@@ -145,7 +149,7 @@ class Campaign:
         if finished(state, self.config, candidates):
             return Ending({"round": 0, "verdict": campaign_verdict(self.books), "champion_seq": None})
         wanted = next_work(state, self.config, candidates)
-        rows = self._rows()
+        rows = self.rows
         stuck = [key for key in state.live if key in rows and rows[key].state == "exhausted"]
         if stuck and len(stuck) == len(state.live) == len(wanted):
             told = "; ".join(f"{key}: {rows[key].reason} {rows[key].detail}".strip() for key in stuck[:MOST_NAMED])
@@ -214,10 +218,9 @@ class Campaign:
         """The first outcome that is owed. Evaluations that are ready together have an order of their own."""
         others: list[tuple[Job, Event]] = []
         evaluations: list[EvalEvent] = []
-        rows = self._rows()
         for key in self.books.state.live:
             launch = self.books.launches[key][-1]
-            events = self._outcomes(launch, rows.get(key))
+            events = self._outcomes(launch, self.rows.get(key))
             if not events:
                 continue
             if isinstance(events[0], EvalEvent):

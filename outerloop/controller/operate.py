@@ -27,6 +27,15 @@ class OperatorError(Exception):
     """The operation makes no sense for this run; the text says why and what would."""
 
 
+_AGAIN = {
+    "climb": "ask again with `outerloop submit climb … --again`",
+    "training": "ask again with the same `outerloop submit training …`",
+    "campaign": "submit it under another name",
+    "entry": "submit it again",
+}
+"""What to do when a run of this kind has ended."""
+
+
 class HasRecord(Protocol):
     """A deployment, or less than one: finding needs the record alone."""
 
@@ -169,14 +178,7 @@ def retry(deployment: Deployment, name: str) -> Retried:
     if not slot_ids:
         run = find_run(deployment, name)
         if run.state == "ended":
-            raise OperatorError(
-                f"run {run.id} has ended ({run.verdict}); ask again with "
-                + (
-                    "the same `outerloop submit training …`"
-                    if run.kind == "training"
-                    else "`outerloop submit climb … --again`"
-                )
-            )
+            raise OperatorError(f"run {run.id} has ended ({run.verdict}); {_AGAIN[run.kind]}")
         if run.state_reason == PAUSED:
             raise OperatorError(f"run {run.id} is paused: `outerloop resume {run.id}`")
         run_ids.add(run.id)

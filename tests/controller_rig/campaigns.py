@@ -14,6 +14,7 @@ from typing import Any
 from outerloop.champion import EvalEvent, Event, events_from_jsonl, events_to_jsonl
 from outerloop.controller.campaign_ledger import CampaignLedger
 from tests.controller_rig.trainings import TrainingWorld
+from tests.controller_rig.world import World
 
 TASK = r"""
 import hashlib, json, os, sys
@@ -51,8 +52,10 @@ def report(checkpoint, role):
 
 def main(what, *rest):
     if what == "split":
-        output, seed = rest
+        output, seed, *totals = rest
         os.mkdir(output)
+        if totals:
+            write(output + "/totals.json", dict(fail_count=int(totals[0]), pass_count=int(totals[1])))
         write(output + "/items.json", dict(seed=int(seed)))
         mark("split", seed)
     elif what == "train":
@@ -117,18 +120,24 @@ COMMANDS = {
 }
 
 
-class CampaignWorld(TrainingWorld):
-    """A world whose runs are campaigns. `marks` has one line for everything that a command really did."""
+class CampaignFiles(World):
+    """The files of a campaign in a world's target. `marks` has one line for everything that a command really did."""
 
-    def __init__(self, folder: Path, database: str) -> None:
-        super().__init__(folder, database)
+    @property
+    def toml(self) -> Path:
+        return self.repo / "campaign.toml"
+
+    @property
+    def list(self) -> Path:
+        return self.repo / "candidates.toml"
+
+    def add_task(self) -> None:
+        """Commit the program that all commands are."""
         (self.repo / "task.py").write_text(TASK.format(marks=str(self.marks)))
         self.git("add", "task.py")
         self.git("commit", "-qm", "the task")
-        self.toml = self.repo / "campaign.toml"
-        self.list = self.repo / "candidates.toml"
 
-    def command(self, name: str) -> str:
+    def step(self, name: str) -> str:
         """The command line of a step."""
         return f"{sys.executable} task.py {COMMANDS[name]}"
 
@@ -136,8 +145,13 @@ class CampaignWorld(TrainingWorld):
         """Write campaign.toml with these steps' commands and keys."""
         keys = {"name": "loop", "candidates": "candidates.toml", "max_rounds": 1, "parallel": 1, **keys}
         lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
-        lines += ["[commands]", *(f"{name} = {json.dumps(self.command(name))}" for name in steps)]
+        lines += ["[commands]", *(f"{name} = {json.dumps(self.step(name))}" for name in steps)]
         self.toml.write_text("\n".join(lines) + "\n")
+
+    def after(self, step: str, script: str) -> None:
+        """Let a step's command be followed by a shell script, when it ended well."""
+        whole = f"{self.step(step)} && {script.replace('{', '{{').replace('}', '}}')}"
+        self.toml.write_text(self.toml.read_text().replace(json.dumps(self.step(step)), json.dumps(whole)))
 
     def candidates(self, **told: Any) -> None:
         """Write the candidates file: name -> what its config says besides the base, or error counts by epoch."""
@@ -149,6 +163,14 @@ class CampaignWorld(TrainingWorld):
                 base.write_text("errors: [[50, 50]]\nlearning_rate: 0.001\n")
             lines += ["[[candidates]]", f'name = "{name}"', 'base = "base.yaml"', f"overrides = {_inline(keys)}"]
         self.list.write_text("\n".join(lines) + "\n")
+
+
+class CampaignWorld(CampaignFiles, TrainingWorld):
+    """A world whose runs are campaigns, on a cluster of files."""
+
+    def __init__(self, folder: Path, database: str) -> None:
+        TrainingWorld.__init__(self, folder, database)
+        self.add_task()
 
     def submit_campaign(self, *options: str, code: int = 0) -> str:
         """Submit; the run's id."""
