@@ -28,7 +28,7 @@ demo-slurm: venv            ## the same on a one-machine Slurm cluster that it b
 test: venv                  ## everything, on a real Slurm and a real Postgres
 	bash .ci/setup test
 	$(MAKE) check
-	OUTERLOOP_REQUIRE_SLURM=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OUTERLOOP_REQUIRE_SLURM=1 OUTERLOOP_REQUIRE_BROWSER=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-fast: venv             ## unit and property tests only
 	$(BIN)/python -m pytest tests/unit tests/property
@@ -38,7 +38,7 @@ SUITE ?= trixie
 test-slurm: export OUTERLOOP_DEV_PREFIX ?= $(CURDIR)/.slurm/$(SUITE)
 test-slurm: venv            ## the tests on a real Slurm, of another release: make test-slurm SUITE=forky
 	bash slurm/devcluster/get-slurm.sh $(SUITE) "$$OUTERLOOP_DEV_PREFIX"
-	OUTERLOOP_REQUIRE_SLURM=1 $(BIN)/python -m pytest tests/slurm
+	OUTERLOOP_REQUIRE_SLURM=1 OUTERLOOP_REQUIRE_BROWSER=1 $(BIN)/python -m pytest tests/slurm
 
 # On a machine with Slurm 25.11 and the extra: make test-pyslurm SLURM=/opt/slurm
 SLURM ?= /usr

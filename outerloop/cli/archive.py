@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from outerloop.cli.common import emit_json, explained, json_option, the_settings
+from outerloop.cli.common import emit_json, explained, json_option, say, the_settings
 from outerloop.cli.errors import CliError, ExitCode
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ def archive(run: str, out: Path | None, max_file_mib: float, as_json: bool) -> N
             }
         )
         return
-    click.echo(f"wrote {done.path}")
+    say(f"wrote {done.path}")
     click.echo(f"{done.files} files of run {done.run}, {done.bytes / 1024:.0f} KiB packed")
     if done.left_out:
         size = sum(done.left_out.values()) / 1024 / 1024
-        click.echo(f"left out: {len(done.left_out)} files, {size:.1f} MiB (built environments, state, large files)")
+        say(f"left out: {len(done.left_out)} files, {size:.1f} MiB (built environments, state, large files)")
     click.echo(f"outerloop verify {done.path}")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outerloop.cli.campaign_plot import plot
-from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened
+from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, say
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
 
@@ -159,10 +159,10 @@ def _tell_replay(result: Replay, as_json: bool) -> None:
         )
     else:
         for problem in result.problems:
-            click.echo(f"wrong: {problem}")
+            say(problem, prefix="wrong: ")
         verdict = "The ledger holds" if not result.problems else "The ledger DOES NOT hold"
         generations = f"{result.generations} generation{'s' if result.generations != 1 else ''}"
-        click.echo(f"{verdict}: {result.events} events, {generations}, champion {result.champion or 'none'}.")
+        say(f"{verdict}: {result.events} events, {generations}, champion {result.champion or 'none'}.")
     if result.problems:
         click.get_current_context().exit(int(ExitCode.UNEXPECTED))
 
@@ -189,7 +189,7 @@ def _go_on(deployment: Deployment, run: Run) -> None:
     from outerloop.controller.advance import advance
 
     advanced = advance(deployment, run.id)
-    click.echo(f"{run.id}  {advanced.state:<8} {advanced.sentence}")
+    say(str(advanced.sentence), prefix=f"{run.id}  {advanced.state:<8} ")
     notes([*advanced.notes, *deployment.notes])
 
 
@@ -204,7 +204,7 @@ def advance_(name: str, reason: str) -> None:
 
     with _speaking(name) as (deployment, run):
         advance_generation(deployment, run, reason)
-        click.echo(f"campaign {run.benchmark}: a new generation begins ({reason})")
+        say(f"campaign {run.benchmark}: a new generation begins ({reason})")
         _go_on(deployment, run)
 
 
@@ -216,7 +216,7 @@ def stop(name: str, reason: str) -> None:
 
     with _speaking(name) as (deployment, run):
         campaign_operate.stop(deployment, run, reason)
-        click.echo(f"campaign {run.benchmark}: stopped; `outerloop campaign resume {run.benchmark}` goes on")
+        say(f"campaign {run.benchmark}: stopped; `outerloop campaign resume {run.benchmark}` goes on")
         _go_on(deployment, run)
 
 
@@ -227,7 +227,7 @@ def resume(name: str) -> None:
 
     with _speaking(name) as (deployment, run):
         resumed = campaign_operate.resume(deployment, run)
-        click.echo(f"campaign {run.benchmark}: " + ("goes on" if resumed else "was not stopped; looked at again"))
+        say(f"campaign {run.benchmark}: " + ("goes on" if resumed else "was not stopped; looked at again"))
         _go_on(deployment, run)
 
 
@@ -239,7 +239,7 @@ def retry(name: str, step: str | None) -> None:
 
     with _speaking(name) as (deployment, run):
         done = retry_step(deployment, run, step)
-        click.echo(f"campaign {run.benchmark}: tried again: {', '.join(done)}")
+        say(f"campaign {run.benchmark}: tried again: {', '.join(done)}")
         _go_on(deployment, run)
 
 
@@ -251,5 +251,5 @@ def cancel(name: str, reason: str) -> None:
 
     with _speaking(name) as (deployment, run):
         cancel_campaign(deployment, run, reason)
-        click.echo(f"campaign {run.benchmark}: cancelled ({reason})")
+        say(f"campaign {run.benchmark}: cancelled ({reason})")
         _go_on(deployment, run)

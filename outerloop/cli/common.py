@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from outerloop.controller.deployment import Deployment
     from outerloop.settings import Settings
 
-__all__ = ["console", "emit_json", "explained", "json_option", "notes", "opened", "the_config", "the_settings"]
+__all__ = ["console", "emit_json", "explained", "json_option", "notes", "opened", "say", "the_config", "the_settings"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
@@ -78,7 +78,27 @@ def console(*, error: bool = False) -> Console:
     return Console(stderr=error, highlight=False, soft_wrap=False, width=width)
 
 
+def say(text: str, *, prefix: str = "", err: bool = False) -> None:
+    """Print a sentence in lines of at most 80 columns, further ones indented below where it began.
+
+    A path or a command that is longer stays whole, so that it can be copied.
+    """
+    import textwrap
+
+    from outerloop.cli.text import WIDTH, one_line
+
+    lines = textwrap.wrap(
+        one_line(text),
+        WIDTH,
+        initial_indent=prefix,
+        subsequent_indent=" " * (len(prefix) or 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    click.echo("\n".join(lines) or prefix.rstrip(), err=err)
+
+
 def notes(lines: Sequence[str]) -> None:
     """Print remarks for people to stderr, where they disturb no pipe."""
     for line in dict.fromkeys(lines):
-        click.echo(f"note: {line}", err=True)
+        say(line, prefix="note: ", err=True)

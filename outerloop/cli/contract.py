@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from outerloop.cli.common import notes, say
 from outerloop.cli.errors import CliError, ExitCode, explained
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ def init(
         click.echo(f"wrote {path}")
         missing = [entry for entry in allowed or ("src/",) if not (folder / entry).exists()]
         if missing:
-            click.echo(f"note: {', '.join(missing)} is not there yet; adjust scope.allowed", err=True)
-        click.echo("next: edit it, then  outerloop contract check  and  git commit  (it is read from the base commit)")
+            notes([f"{', '.join(missing)} is not there yet; adjust scope.allowed"])
+        say("next: edit it, then `outerloop contract check` and `git commit`: it is read from the base commit")
 
 
 def _warnings(benchmark: Benchmark) -> list[str]:
@@ -212,7 +213,7 @@ def try_(benchmark: str, runs: int, isolation: str, repo: Path, as_json: bool) -
         for turn in trial.turns:
             seed = f"  seed {turn.seed}" if turn.seed else ""
             click.echo(f"  {trial.metric} = {turn.value}   {turn.seconds:.1f} s, {turn.max_rss_mb:.0f} MB{seed}")
-        click.echo(f"spread     {trial.spread}: {trial.sentence}")
+        say(f"{trial.spread}: {trial.sentence}", prefix="spread     ")
         click.echo(f"suggested  minutes = {trial.suggested_minutes}")
         click.echo(f"suggested  memory_gb = {trial.suggested_memory_gb}")
         if trial.suggested_floor:

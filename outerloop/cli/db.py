@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from outerloop.cli.common import say
 from outerloop.cli.errors import CliError, ExitCode, explained
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def start(here: bool) -> None:
         folder = _embedded_folder()
         embedded.ensure_running(folder, adopt_host=here)
         known = embedded.status(folder)
-        click.echo(f"running: process {known.pid}, PostgreSQL {known.version}, as {known.account}, in {known.data}")
+        say(f"running: process {known.pid}, PostgreSQL {known.version}, as {known.account}, in {known.data}")
 
 
 @db.command("stop", help="Stop the embedded server. Nothing is lost; the next command that needs it starts it again.")
@@ -109,9 +110,9 @@ def status(as_json: bool) -> None:
         elif not known.exists:
             click.echo("there is none yet; `outerloop db start` makes it")
         elif known.running:
-            click.echo(f"running: process {known.pid}, PostgreSQL {known.version}, as {known.account}, in {known.data}")
+            say(f"running: process {known.pid}, PostgreSQL {known.version}, as {known.account}, in {known.data}")
         else:
-            click.echo(f"not running; its data is in {known.data} (host {known.host})")
+            say(f"not running; its data is in {known.data} (host {known.host})")
 
 
 @db.command("url", help="Print the URL of the record. Starts nothing.")
@@ -254,11 +255,11 @@ def rebuild(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(done), indent=2))
     else:
-        click.echo(
+        say(
             f"{done.runs} runs with {done.verdicts} verdicts, {done.champions} champions,"
             f" {done.slots} slots with {done.attempts} attempts"
         )
     for problem in done.problems:
-        click.echo(f"left out: {problem}", err=True)
+        say(problem, prefix="left out: ", err=True)
     if done.problems:
         click.get_current_context().exit(int(ExitCode.NOT_FOUND))

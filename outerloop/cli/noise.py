@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outerloop.cli.common import emit_json, json_option, notes, opened, the_settings
+from outerloop.cli.common import emit_json, json_option, notes, opened, say, the_settings
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.text import Columns, folded
 
@@ -97,7 +97,8 @@ def noise(
     for line in _text(series, state, study):
         click.echo(line)
     if edited is not None:
-        click.echo(f"\nWritten into {edited}. It counts once it is committed on the base.")
+        click.echo()
+        say(f"Written into {edited}. It counts once it is committed on the base.")
 
 
 def _measure(runner: SeriesRunner, *, wait: bool, quiet: bool) -> SeriesState:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
+from outerloop.cli.common import emit_json, explained, json_option, notes, opened, say, the_settings
 from outerloop.cli.errors import CliError, ExitCode
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _tick_once(*, dry_run: bool, quiet: bool, metrics: Path | None, as_json: boo
             _print_tick(report, dry_run)
         notes(report.notes if not quiet else [])
         for run_id, why in report.broken.items():
-            click.echo(f"error: run {run_id} could not be advanced: {why}", err=True)
+            say(f"error: run {run_id} could not be advanced: {why}", err=True)
     if not report.queue_answered:
         click.echo(f"error: {NO_ANSWER_TEXT}", err=True)
         return ExitCode.NO_CLUSTER
@@ -109,7 +109,7 @@ def _print_tick(report, dry_run: bool) -> None:  # type: ignore[no-untyped-def]
         return
     for item in report.advanced:
         if item.state != "busy":
-            click.echo(f"{item.run_id}  {item.state:<8} {item.sentence}")
+            say(str(item.sentence), prefix=f"{item.run_id}  {item.state:<8} ")
     counters = report.counters()
     click.echo(
         f"tick: {counters['advanced']} advanced, {counters['submitted']} jobs submitted, {counters['settled']} ended,"
@@ -142,13 +142,13 @@ def wake(run: str, number: int | None) -> None:
 
         with explained():
             ring_doorbell(StateRoot(settings.state), run)
-        click.echo(f"the record is out of reach from here ({error.message}); a marker was left for the tick")
+        say(f"the record is out of reach from here ({error.message}); a marker was left for the tick")
         return
     for item in report.advanced:
-        click.echo(f"{item.run_id}  {item.state:<8} {item.sentence}")
+        say(str(item.sentence), prefix=f"{item.run_id}  {item.state:<8} ")
     notes(report.notes)
     for run_id, why in report.broken.items():
-        click.echo(f"error: run {run_id} could not be advanced: {why}", err=True)
+        say(f"error: run {run_id} could not be advanced: {why}", err=True)
     click.get_current_context().exit(int(ExitCode.UNEXPECTED if report.broken else ExitCode.OK))
 
 
@@ -173,7 +173,7 @@ def cancel(run: str, why: str) -> None:
             told = end(deployment, found.id, why)
         except OperatorError as error:
             raise CliError(str(error), ExitCode.REFUSED) from error
-        click.echo(f"run {found.id}: cancelled ({why})")
+        say(f"run {found.id}: cancelled ({why})")
         notes(told)
 
 
@@ -227,10 +227,10 @@ def retry(what: str) -> None:
             done = reopen(deployment, what)
         except OperatorError as error:
             raise CliError(str(error), ExitCode.REFUSED) from error
-        click.echo(f"reopened {len(done.slots)} slots; {len(done.runs)} runs go on: {' '.join(done.runs)}".rstrip(": "))
+        say(f"reopened {len(done.slots)} slots; {len(done.runs)} runs go on: {' '.join(done.runs)}".rstrip(": "))
         for run_id in done.runs:
             advanced = advance(deployment, run_id)
-            click.echo(f"{run_id}  {advanced.state:<8} {advanced.sentence}")
+            say(str(advanced.sentence), prefix=f"{run_id}  {advanced.state:<8} ")
             notes(advanced.notes)
 
 
@@ -268,13 +268,12 @@ def verify(run: str, as_json: bool) -> None:
             }
         )
     else:
-        out = console()
-        out.print(f"recorded    {result.recorded}", markup=False)
-        out.print(f"recomputed  {result.recomputed}", markup=False)
+        say(str(result.recorded), prefix="recorded    ")
+        say(str(result.recomputed), prefix="recomputed  ")
         for difference in result.differences:
-            out.print(f"differs: {difference}", markup=False)
+            say(difference, prefix="differs: ")
         told = "ledger" if from_archive else "record"
-        out.print(f"The slots and the {told} {'agree' if result.agrees else 'DISAGREE'}.")
+        click.echo(f"The slots and the {told} {'agree' if result.agrees else 'DISAGREE'}.")
     if not result.agrees:
         click.get_current_context().exit(int(ExitCode.UNEXPECTED))
 

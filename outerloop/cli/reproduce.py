@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outerloop.cli.common import emit_json, explained, json_option
+from outerloop.cli.common import emit_json, explained, json_option, say
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
 
@@ -74,7 +74,7 @@ def reproduce(
                     _open_shell(copy, here=not allocation)
                     return
                 if not as_json:
-                    click.echo(f"{measure.role} of run {view.row.id}, attempt {number}", err=True)
+                    say(f"{measure.role} of run {view.row.id}, attempt {number}", err=True)
                 result = go(copy, here=not allocation)
                 recorded = measure.result if number == measure.pinned_attempt else None
                 found = compare(recorded or _left(root, measure, number), result.body, deterministic=_fixed(copy))
@@ -127,7 +127,7 @@ def _show(run: str, measure: MeasureView, body: Any, found: Comparison, keep: Pa
     widths = [max(len(row[i]) for row in (("", "recorded", "now"), *found.rows)) for i in (0, 1)]
     for what, before, now in (("", "recorded", "now"), *found.rows):
         click.echo(f"{what:<{widths[0]}}  {before:<{widths[1]}}  {now}".rstrip())
-    click.echo(found.sentence)
+    say(found.sentence)
     if body.get("outcome") != "ok":
         detail, tail = str(body.get("detail") or ""), str(body.get("stderr_tail") or "").strip()
         click.echo("\n".join(part for part in (detail, tail[-TAIL_CHARACTERS:]) if part))

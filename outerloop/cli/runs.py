@@ -67,11 +67,26 @@ class _Seen:
             asked = replace(wanted, states=tuple(states or views.OPEN_STATES))
             self.open = views.runs(reader.record, asked, limit=limit, offset=offset)
         self.groups = health.groups(self.open.runs)
+        self.ends = self._ends(reader)
         self.ended: RunPage = nothing
         if ended:
             self.ended = views.runs(
                 reader.record, replace(wanted, states=("ended",)), limit=ended, offset=0 if open_ else offset
             )
+
+    def _ends(self, reader: Reader) -> dict[str, str]:
+        """By run: when it usually would end, after what runs of its benchmark took before."""
+        from outerloop.controller import health, history
+
+        moving = [run for run in self.open.runs if run.state in ("queued", "waiting")]
+        usual = history.usual_durations(reader.record, {(run.target, run.benchmark) for run in moving})
+        told = {}
+        for run in moving:
+            known = usual.get((run.target, run.benchmark))
+            if known is not None:
+                waited = (self.now - run.created_at).total_seconds()
+                told[run.id] = health.expected_end(waited, known.median, known.p90)
+        return told
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -80,6 +95,7 @@ class _Seen:
             "tick": plain(self.tick),
             "queue": plain(self.queue),
             "groups": plain(self.groups),
+            "ends": self.ends,
             "open": self.open.total,
             "verdicts": plain(self.ended.runs),
             "ended": self.ended.total,
@@ -194,6 +210,8 @@ def _status_text(seen: _Seen, *, filtered: bool) -> Group:
                 parts.append(Hanging(f"  {run.id}: ", f"{run.state_reason}: {one_line(run.state_detail)}"))
     if len(seen.open.runs) < seen.open.total:
         parts.append(Text(f"  {len(seen.open.runs)} of {seen.open.total} open runs; --limit and --offset show others"))
+    if seen.queue:
+        parts += [Text(), Text("Queue by reason", style="bold"), _queue_table(seen)]
     if seen.ended.runs:
         parts += [Text(), Text("Last verdicts", style="bold"), _ended_table(seen)]
         if len(seen.ended.runs) < seen.ended.total:
@@ -228,13 +246,19 @@ def _open_table(runs: tuple[RunRow, ...], seen: _Seen) -> Any:
             run.benchmark,
             f"{run.done}/{run.measures}" if run.measures else "-",
             _since(run.created_at, seen.now),
+            seen.ends.get(run.id, ""),
             _jobs(run),
             run.label or run.candidate_commit[:_SHORT_COMMIT],
         ]
         for run in runs
     ]
-    heads = ["RUN", "BENCHMARK", "DONE", "AGE", "JOBS", "CANDIDATE"]
+    heads = ["RUN", "BENCHMARK", "DONE", "AGE", "ENDS", "JOBS", "CANDIDATE"]
     return Columns(heads, rows, right=["DONE", "AGE"], give="CANDIDATE", indent=2)
+
+
+def _queue_table(seen: _Seen) -> Any:
+    rows = [[group.state, group.reason, str(group.jobs), str(group.runs)] for group in seen.queue]
+    return Columns(["STATE", "REASON", "JOBS", "RUNS"], rows, right=["JOBS", "RUNS"], give="REASON", indent=2)
 
 
 def _ended_table(seen: _Seen) -> Any:

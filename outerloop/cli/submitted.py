@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from outerloop.cli.common import console, emit_json
+from outerloop.cli.common import console, emit_json, say
 from outerloop.cli.errors import CliError, ExitCode
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def leave(root: StateRoot, request: Request, error: CliError, as_json: bool) -> 
     if as_json:
         emit_json({"run": request.id, "state": "inbox", "why": str(error.message)})
         return
-    click.echo(f"run {request.id} is in the inbox: {error.message}")
+    say(f"run {request.id} is in the inbox: {error.message}")
     click.echo("The next tick takes it in. Nothing else needs to be done.")
 
 
@@ -79,12 +79,12 @@ def report(deployment: Deployment, run_id: str, *, asked_before: str | None, as_
         )
     else:
         if asked_before is not None:
-            click.echo(f"This was asked before, as run {run.id}; {asked_before}.")
+            say(f"This was asked before, as run {run.id}; {asked_before}.")
         if run.state == "ended":
-            click.echo(f"run {run.id}: {run.sentence}")
+            say(f"run {run.id}: {run.sentence}")
         else:
             detail = f" ({run.state_detail})" if run.state_detail else ""
-            click.echo(f"run {run.id} is {run.state}{detail}")
+            say(f"run {run.id} is {run.state}{detail}")
         click.echo()
         commands = _CAMPAIGN if run.kind == "campaign" else _USUAL
         width = len("outerloop  ") + max(len(command) for command, _ in commands) + len(run.id)
@@ -115,7 +115,7 @@ def wait_for_end(deployment: Deployment, run_id: str, *, quiet: bool) -> None:
             if status is not None:
                 status.update(line)
             elif line != last and not quiet:
-                click.echo(line, err=True)
+                say(line, err=True)
             pause = WAIT_POLL_SECONDS[0] if line != last else min(pause * 1.5, longest)
             last = line
             time.sleep(pause)

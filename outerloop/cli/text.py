@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
-__all__ = ["Columns", "Hanging", "clock", "folded", "harmless", "moment", "one_line", "plain"]
+__all__ = ["WIDTH", "Columns", "Hanging", "clock", "folded", "harmless", "moment", "one_line", "plain"]
 
+WIDTH = 80
+"""Columns of everything that does not go to a wider terminal."""
 _GAP = "  "
 _NARROWEST = 8
 
@@ -58,7 +60,11 @@ class Columns:
         over = sum(widths.values()) + len(_GAP) * (len(kept) - 1) + self.indent - options.max_width
         for i in kept:
             if self.heads[i] == self.give and over > 0:
-                widths[i] = max(_NARROWEST, widths[i] - over)
+                given = min(over, max(0, widths[i] - _NARROWEST))
+                widths[i], over = widths[i] - given, over - given
+        while over > 0 and (wide := max(kept, key=lambda i: widths[i])) is not None and widths[wide] > _NARROWEST:
+            # Even the others have to give then, the widest first, so that no column falls off the edge unseen.
+            widths[wide], over = widths[wide] - 1, over - 1
         for number, row in enumerate([list(self.heads), *cells]):
             line = Text(" " * self.indent, no_wrap=True, overflow="crop", end="\n")
             for i in kept:

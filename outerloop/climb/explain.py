@@ -23,6 +23,8 @@ MOST_LOOKS_DRAWN = 30
 OFTEN_REFUSED = 0.1
 _NARROWEST = 60
 _INDENT = "  "
+# Columns of the table of pairs: number, seed, both values and the gain; behind them stands where each side ran.
+_VALUE_COLUMNS = 5
 
 
 def render(verdict: Verdict, plan: ClimbPlan, readings: Mapping[str, Reading], width: int = 80) -> str:
@@ -131,9 +133,13 @@ def _pair_table(pairs: Sequence[PairFinding], readings: Mapping[str, Reading], w
         for pair in pairs
     ]
     kept = [i for i in range(len(heads)) if any(row[i] for row in rows)]
+    sizes = {i: max(len(row[i]) for row in [heads, *rows]) for i in kept}
+    # Where a side ran gives way first: the caller's list of jobs has it too.
+    while len(kept) > _VALUE_COLUMNS and sum(sizes[i] + 2 for i in kept) - 2 > width - len(_INDENT):
+        kept.pop()
     table = [[row[i] for i in kept] for row in [heads, *rows]]
-    widths = [max(len(row[i]) for row in table) for i in range(len(kept))]
-    right = {i for i, column in enumerate(kept) if column < 5}
+    widths = [sizes[i] for i in kept]
+    right = {i for i, column in enumerate(kept) if column < _VALUE_COLUMNS}
     lines = []
     for row in table:
         cells = [
@@ -141,7 +147,11 @@ def _pair_table(pairs: Sequence[PairFinding], readings: Mapping[str, Reading], w
             for i, (cell, size) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells))
-    return [line.rstrip()[: width - len(_INDENT)] for line in lines]
+    return [_cut(line.rstrip(), width - len(_INDENT)) for line in lines]
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def _where(reading: Reading | None) -> str:

@@ -10,7 +10,7 @@
 
   const shown = new Map(); // element -> {text, chart}
   const hues = {
-    accepted: "--good", finished: "--good", rejected: "--warn", failed: "--bad", cancelled: "--line-strong",
+    accepted: "--good", finished: "--calm", rejected: "--warn", failed: "--bad", cancelled: "--line-strong",
     champion: "--accent", base: "--line-strong", candidate: "--accent", link: "--line",
     "series-0": "--series-0", "series-1": "--series-1", "series-2": "--series-2", "series-3": "--series-3",
   };

@@ -99,7 +99,7 @@ def busy(world: World) -> World:
     for n in (1, 2, 3):
         world.attempt(slot, n, outcome="infrastructure", reason="BOOT_FAIL", node=f"n{n}", slurm_state="boot_fail")
 
-    world.run("c-queu000001", created_at=world.ago(seconds=30.5), label="fresh")
+    world.run("c-queu000001", created_at=world.ago(seconds=90), label="fresh")
     world.tick(150)
     return world
 

@@ -1,0 +1,67 @@
+"""A record that real runs filled: the controller, the job wrapper, git and Postgres are the real ones.
+
+Covered: verdicts of each kind, a champion, a training with curves, ranks and checkpoints, runs that wait. The cluster
+is the rig's, made of files, so that a test says when jobs run. Not covered: campaigns.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.controller_rig.trainings import TrainingWorld
+
+TRAINING = """\
+import torch
+import outerloop.torch as olt
+
+torch.manual_seed(7)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+model, optimizer, loader = olt.prepare(model, optimizer, loader)
+step = olt.start_step()
+for epoch in range(5):
+    for inputs, wanted in loader:
+        loss = ((model(inputs) - wanted) ** 2).mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        olt.checkpoint(model, optimizer, step=step, every=10)
+        odd = float("nan") if step == 20 else float(loss.detach())
+        olt.log_metrics({"loss": odd, "lr": 0.05 / (1 + step), "step": step})
+        step += 1
+print("trained", step, "steps")
+"""
+
+
+def fill(world: TrainingWorld) -> dict[str, str]:
+    """Run everything; the runs' ids by what became of them."""
+    (world.repo / "train.py").write_text(TRAINING)
+    world.git("add", "-A")
+    world.git("commit", "-q", "-m", "a training")
+    for name, cost in (("better", "8"), ("same", "10")):
+        world.branch(name, cost=cost, note=name)
+    world.branch("bigger", cost="8", size="200")
+    world.branch("crash", cost="8", extra="echo boom >&2; exit 3\n")
+    world.branch("best", cost="5")
+    world.branch("later", cost="4", note="still to come")
+    runs = {name: world.submit(name) for name in ("better", "same", "bigger", "crash")}
+    world.ticks_until_rest()
+    runs["best"] = world.submit("best", base=None)
+    plan = world.plan("fit", family="local_process", command=[sys.executable, "train.py"])
+    runs["training"] = world.train(plan)
+    world.ticks_until_rest()
+    runs["waiting"] = world.submit("later")
+    return runs
+
+
+def verdicts(world: TrainingWorld, runs: dict[str, str]) -> dict[str, str]:
+    """What became of each, so that a test of pages notices when there is nothing to show."""
+    return {name: str(world.run(run).verdict or world.run(run).state) for name, run in runs.items()}
+
+
+def describe(folder: Path) -> str:
+    """The newest report of a training below a folder, for messages."""
+    found = sorted(folder.glob("**/out/run.json"))
+    return json.dumps(json.loads(found[-1].read_bytes()), indent=1) if found else "no run.json"
