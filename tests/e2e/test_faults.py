@@ -524,13 +524,13 @@ def test_row_74_a_result_that_is_not_visible_yet_is_waited_for(make_world: MakeW
     for result in results:
         result.rename(result.with_name("away"))
     world.tick()
-    world.pass_time(55)
+    world.pass_time(20)
     world.tick()
     assert outcomes(world) == []
     results[0].with_name("away").rename(results[0])
     world.tick()
     assert outcomes(world) == ["done"], "it became visible within the grace"
-    world.pass_time(6)
+    world.pass_time(41)
     world.tick()
     assert sorted(outcomes(world)) == ["done", "infrastructure NO_RESULT"]
     finish(world)

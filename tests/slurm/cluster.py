@@ -48,6 +48,8 @@ class DevCluster:
     def __init__(self, folder: Path, *, nodes: int = 4, accounting: bool = False, **knobs: str | int) -> None:
         self.folder = folder
         settings = {"dir": str(folder), "nodes": nodes, "accounting": "dbd" if accounting else "none", **knobs}
+        # Taken now: a test may clean its environment, and a daemon of another release must not come up in its place.
+        self._inherited = {name: os.environ[name] for name in _CLEAN if name in os.environ}
         self._knobs = {f"OUTERLOOP_DEV_{name.upper()}": str(value) for name, value in settings.items()}
 
     def __enter__(self) -> DevCluster:
@@ -166,7 +168,7 @@ class DevCluster:
 
     def _script(self, name: str, *arguments: str, timeout: float) -> None:
         environment: Mapping[str, str] = {
-            **{key: os.environ[key] for key in _CLEAN if key in os.environ},
+            **self._inherited,
             # PATH of a shell that sourced another cluster's env would do no harm, but a plain one cannot.
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             **self._knobs,
