@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,25 @@ def test_what_is_refused_is_refused_with_its_reason(service: ServiceWorld) -> No
     findings = json.loads(world.svc.outerloop("doctor", "--no-job", "--json", codes=(0, 2)).stdout)["findings"]
     of_service = [f for f in findings if f["name"] in {"spool", "service", "submitters", "targets", "sealing"}]
     assert {f["name"] for f in of_service if f["level"] == "OK"} >= {"spool", "targets", "sealing"}, of_service
-    done = world.bob.outerloop("submit", "climb", "speed", "--candidate", "outside", "--wait", cwd=bob, codes=None)
-    assert done.returncode == ExitCode.REFUSED, done.stderr
+
+
+@nightly
+def test_who_waits_reads_the_verdict_in_the_exit_code(service: ServiceWorld) -> None:
+    world = service
+    world.begin()
+    clone = world.clone(world.bob, {"outside": {"bench.sh": "echo 2\n"}})
+    waiting = subprocess.Popen(
+        world.bob.command(
+            ["python", "-m", "outerloop.cli", "submit", "climb", "speed", "--candidate", "outside", "--wait"]
+        ),
+        cwd=clone,
+        env=world.bob.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    world.until(lambda: waiting.poll() is not None, "the end of --wait")
+    out, _err = waiting.communicate(timeout=60)
+    assert waiting.returncode == ExitCode.REFUSED and "bench.sh" in out, out
 
 
 def spool_keeps_its_secrets(world: ServiceWorld, nonce: str) -> None:
