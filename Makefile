@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 VENV  := .venv
 BIN   := $(VENV)/bin
-.PHONY: help venv demo demo-campaign demo-slurm test test-fast test-slurm test-pyslurm lint types imports check bench docs-reference clean
+.PHONY: help venv demo demo-campaign demo-slurm demo-posttrain test test-fast test-slurm test-pyslurm lint types imports check bench docs-reference clean
 
 help:                       ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -24,6 +24,10 @@ demo-slurm: venv            ## the same on a one-machine Slurm cluster that it b
 	bash slurm/devcluster/up.sh
 	. "$$OUTERLOOP_DEV_DIR/env" && $(BIN)/python docs/tutorial/demo.py --backend slurm
 	@echo "  bash slurm/devcluster/down.sh --purge   # takes the cluster down"
+
+demo-posttrain: venv        ## four entries to a post-training challenge on the CPU (minutes)
+	bash .ci/setup posttrain
+	OMP_NUM_THREADS=1 $(BIN)/python docs/tutorial/demo_posttrain.py
 
 test: venv                  ## everything, on a real Slurm and a real Postgres
 	bash .ci/setup test
@@ -68,4 +72,4 @@ docs-reference: venv        ## regenerate the reference pages
 clean:                      ## remove what the demos left
 	-OUTERLOOP_CONFIG=$(CURDIR)/.demo/config.toml $(BIN)/outerloop db stop
 	-OUTERLOOP_CONFIG=$(CURDIR)/.demo-campaign/config.toml $(BIN)/outerloop db stop
-	rm -rf .demo .demo-campaign
+	rm -rf .demo .demo-campaign .demo-posttrain

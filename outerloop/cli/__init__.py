@@ -42,6 +42,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gc": ("outerloop.cli.operate:gc", "Move slots that no open run, champion or kept verdict needs to the trash."),
     "plan": ("outerloop.cli.plan:plan", "Which training strategy to run, and why every other one lost."),
     "compose": ("outerloop.cli.compose:compose", "Models, methods, suites and challenges, and how they combine."),
+    "challenge": (
+        "outerloop.cli.challenge:challenge",
+        "Post-training challenges: the verdict over an entry, and the board.",
+    ),
     "noise": (
         "outerloop.cli.noise:noise",
         "Measure the base of BENCHMARK many times; recommend a floor, a rule and pairs.",

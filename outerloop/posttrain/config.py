@@ -52,7 +52,7 @@ class TrainData(_Table):
 class Suite(_Table):
     """One held-out suite. Fields of a row are found by name; a row without `id_field` is named by its number."""
 
-    name: str = "eval"
+    name: str = Field(default="", pattern=r"^[^/\\]*$", description="Empty where there is only one.")
     repo_id: str
     revision: str
     path: str
@@ -63,6 +63,11 @@ class Suite(_Table):
     answer_pattern: str | None = Field(default=None, description="Regular expression whose group 1 is the answer.")
     instruction: str | None = Field(default=None, description="Goes below every prompt.")
     scorer: str = "exact"
+
+    @property
+    def label(self) -> str:
+        """What its results are called: the name, or that of its task list."""
+        return self.name or Path(self.task_list).stem
 
     @model_validator(mode="after")
     def _known(self) -> Suite:
@@ -215,10 +220,10 @@ class Config(_Table):
             problems.append("nothing is trained: give [sft], [dpo] or [grpo]")
         if (self.eval_dataset is None) == (not self.eval_suites):
             problems.append("give either [eval_dataset] or [[eval_suites]]")
-        names = [suite.name for suite in self.suites]
+        names = [suite.label for suite in self.suites]
         if len(set(names)) != len(names):
             problems.append("two suites have one name")
-        runs_code = [suite.name for suite in self.suites if SCORERS.get(suite.scorer) == "code"]
+        runs_code = [suite.label for suite in self.suites if SCORERS.get(suite.scorer) == "code"]
         runs_code += [name for name in (self.grpo.rewards if self.grpo else ()) if SCORERS.get(name) == "code"]
         if runs_code and self.runtime.isolation == "none":
             problems.append(

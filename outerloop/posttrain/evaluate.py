@@ -63,12 +63,16 @@ def evaluate_suite(
     score: Callable[[str, str], float],
     *,
     digest: str,
+    evaluator: str,
     trials: int,
     retries: int,
     max_infra_error_fraction: float,
     sealed: Path,
 ) -> dict[str, Any]:
     """Run the trials, seal the rows below `sealed`, and return what may be shown.
+
+    `digest` names this evaluation of this model; `evaluator` everything but the model, which both sides of a comparison
+    must have in common.
 
     Raises RefusedEvaluationError when infrastructure ended too many, SealError.
     """
@@ -113,7 +117,14 @@ def evaluate_suite(
         trials,
         max_infra_error_fraction=max_infra_error_fraction,
     )
-    return {"schema": 1, "suite": name, "evaluation": digest, "sealed_sha256": sha256, **figures.as_dict()}
+    return {
+        "schema": 1,
+        "suite": name,
+        "evaluator": evaluator,
+        "evaluation": digest,
+        "sealed_sha256": sha256,
+        **figures.as_dict(),
+    }
 
 
 def _scored(text: str | Failed, task: Task, score: Callable[[str, str], float]) -> tuple[Decimal | None, str]:

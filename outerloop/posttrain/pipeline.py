@@ -14,6 +14,7 @@ as slots of a cluster, which call the same functions one at a time.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ from outerloop.posttrain.sources import SourceError, Task, model_folder, suite_t
 from outerloop.posttrain.store import digest_of_folder, publish, publish_text, read_record
 
 __all__ = ["ContaminatedError", "Place", "run_pipeline"]
+
+
+LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+"""What the extra `posttrain` installs."""
 
 
 class ContaminatedError(Exception):
@@ -71,7 +76,10 @@ def run_pipeline(
     wanted = ("data", *config.stages, "evaluate") if stages is None else stages
     _able(config)
     beside = path.absolute().parent
-    suites = {suite.name: suite_tasks(suite, beside=beside, hub=place.hub) for suite in config.suites}
+    suites: dict[str, list[Task]] = {}
+    if "evaluate" in wanted or baseline or contamination_limit is not None:
+        # a training job need not be able to read what is sealed
+        suites = {suite.label: suite_tasks(suite, beside=beside, hub=place.hub) for suite in config.suites}
     source = train_file(config, beside=beside, hub=place.hub)
     table = read_table(source, config.stages, source=config.train_dataset.path)
     _inputs(config, table, seed, place.out)
@@ -109,11 +117,16 @@ def _able(config: Config) -> None:
         raise SourceError(
             f'{", ".join(asked)}: engine = "vllm" is not available yet; "transformers" generates in this process'
         )
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SourceError(f"{', '.join(missing)} missing here: pip install 'outerloop-slurm[posttrain]'")
 
 
 def _inputs(config: Config, table: Table, seed: int, out: Path) -> None:
     """Claim the folder for these inputs, or make sure that they are the same."""
-    fixed = config.model_dump(mode="json", exclude={"output", "tracking"})
+    # suites are no part of it: a reserve is scored in the folder of an entry that won without it
+    owned_by_others = {"output", "tracking", "eval_dataset", "eval_suites", "evaluation", "harness", "train_dataset"}
+    fixed = config.model_dump(mode="json", exclude=owned_by_others)
     text = json.dumps([fixed, table.digest, seed], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
     out.mkdir(parents=True, exist_ok=True)
@@ -185,26 +198,28 @@ def _evaluated(
     engine: Engine | None = None
     found: dict[str, Any] = {}
     for suite in config.suites:
-        tasks = suites[suite.name]
+        tasks = suites[suite.label]
+        evaluator = evaluation_digest(_identity(suite), tasks, "", settings)
         digest = evaluation_digest(_identity(suite), tasks, weights, settings)
-        target = folder / f"{suite.name}.json"
+        target = folder / f"{suite.label}.json"
         known = read_record(target)
         if known is None or known.get("evaluation") != digest:
             engine = engine or _engine(config, model)
             known = evaluate_suite(
-                suite.name,
+                suite.label,
                 tasks,
                 engine,
                 _scorer(suite.scorer),
                 digest=digest,
+                evaluator=evaluator,
                 trials=config.evaluation.trials,
                 retries=config.harness.retries,
                 max_infra_error_fraction=config.harness.max_infra_error_fraction,
                 sealed=place.sealed,
             )
             publish(target, known)
-        found[suite.name] = known
-        say(f"{kind}: {suite.name} {known['mean']:.4f} over {known['scored_tasks']} tasks")
+        found[suite.label] = known
+        say(f"{kind}: {suite.label} {known['mean']:.4f} over {known['scored_tasks']} tasks")
     return found
 
 

@@ -88,7 +88,7 @@ def _rows(suite: Suite, hub: Path | None) -> Iterator[dict[str, Any]]:
     folder = Path(name) if scheme == "file" else _pinned(suite.repo_id, suite.revision, hub, "suite")
     path = folder / suite.path
     if not path.is_file():
-        raise SourceError(f"suite {suite.name}: there is no file {path}")
+        raise SourceError(f"suite {suite.label}: there is no file {path}")
     if path.suffix == ".parquet":
         from pyarrow import parquet
 
@@ -100,21 +100,21 @@ def _rows(suite: Suite, hub: Path | None) -> Iterator[dict[str, Any]]:
                 try:
                     row = json.loads(line)
                 except ValueError:
-                    raise SourceError(f"suite {suite.name}: {path}:{number}: not JSON") from None
+                    raise SourceError(f"suite {suite.label}: {path}:{number}: not JSON") from None
                 if not isinstance(row, dict):
-                    raise SourceError(f"suite {suite.name}: {path}:{number}: must be a JSON object")
+                    raise SourceError(f"suite {suite.label}: {path}:{number}: must be a JSON object")
                 yield row
 
 
 def _task(suite: Suite, name: str, row: dict[str, Any]) -> Task:
     for field in (suite.prompt_field, suite.answer_field):
         if not isinstance(row.get(field), str):
-            raise SourceError(f"suite {suite.name}: task {name}: {field} is no text")
+            raise SourceError(f"suite {suite.label}: task {name}: {field} is no text")
     answer = row[suite.answer_field]
     if suite.answer_pattern is not None:
         found = re.search(suite.answer_pattern, answer)
         if found is None:
-            raise SourceError(f"suite {suite.name}: task {name}: answer_pattern does not match the answer")
+            raise SourceError(f"suite {suite.label}: task {name}: answer_pattern does not match the answer")
         answer = found[1]
     prompt = row[suite.prompt_field]
     return Task(name, prompt if suite.instruction is None else f"{prompt}\n\n{suite.instruction}", answer)
@@ -124,17 +124,17 @@ def suite_tasks(suite: Suite, *, beside: Path, hub: Path | None) -> list[Task]:
     """The listed tasks in the order of the list. Raises SourceError naming the tasks that the data lack."""
     path = beside / suite.task_list
     if not path.is_file():
-        raise SourceError(f"suite {suite.name}: there is no task list {path}")
+        raise SourceError(f"suite {suite.label}: there is no task list {path}")
     lines = path.read_text(encoding="utf-8").replace("\r\n", "\n").split("\n")
     listed = [task for line in lines if (task := re.sub(r"(?:^|\s)#.*$", "", line).strip())]
     rows: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(_rows(suite, hub)):
         name = str(row[suite.id_field]) if suite.id_field in row else str(number)
         if name in rows:
-            raise SourceError(f"suite {suite.name}: two rows are named {name}")
+            raise SourceError(f"suite {suite.label}: two rows are named {name}")
         rows[name] = row
     missing = [name for name in listed if name not in rows]
     if missing:
         shown = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
-        raise SourceError(f"suite {suite.name}: no row for the listed tasks {shown}")
+        raise SourceError(f"suite {suite.label}: no row for the listed tasks {shown}")
     return [_task(suite, name, rows[name]) for name in listed]

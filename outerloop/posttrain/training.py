@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -180,7 +181,15 @@ def _trained(
     if resume is not None:
         reporter.restored_step = int(resume.name.removeprefix("checkpoint-"))
         reporter.start_step = reporter.restored_step
-    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    if resume is not None and reporter.start_step >= table.max_steps:
+        # killed between the last checkpoint and publication; the trainer would do one step too many
+        trainer._load_from_checkpoint(str(resume))
+        trainer.state = transformers.TrainerState.load_from_json(str(resume / "trainer_state.json"))
+        # train() begins with this, and it decides what the saved configuration says
+        transformers.trainer_utils.align_special_tokens(trainer.model, tokenizer)
+        reporter.step_ended(reporter.start_step)
+    else:
+        trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     if trainer.state.global_step < table.max_steps:
         name = asked[0].name if asked else "the trainer"
         raise Stopped(f"{name} ended {stage} after step {trainer.state.global_step} of {table.max_steps}")
@@ -234,6 +243,8 @@ def _callback(table: Any, stage: str, reporter: Reporter, asked: list[signal.Sig
 
     boundary = table.steps_per_boundary if stage == "grpo" else 1
 
+    last_step_ended = time.monotonic()
+
     class Callback(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             reporter.resume_clock()
@@ -246,6 +257,8 @@ def _callback(table: Any, stage: str, reporter: Reporter, asked: list[signal.Sig
                 reporter.log_metrics({"stage": stage, "step": state.global_step, **ordered, **known})
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            nonlocal last_step_ended
+            last_step_ended = time.monotonic()
             reporter.step_ended(state.global_step)
             reporter.beat()
             if asked and state.global_step % boundary == 0:
@@ -256,7 +269,7 @@ def _callback(table: Any, stage: str, reporter: Reporter, asked: list[signal.Sig
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             seal_checkpoint(folder)
             size = sum(path.stat().st_size for path in folder.iterdir())
-            reporter.saved(state.global_step, 0.0, size)
+            reporter.saved(state.global_step, time.monotonic() - last_step_ended, size)
             reporter.resume_clock()
 
     return Callback()

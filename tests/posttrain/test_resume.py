@@ -89,13 +89,17 @@ def test_a_checkpoint_that_lost_bytes_is_not_continued_from(
     pipeline: Callable[[str], Pipeline], uninterrupted: Pipeline
 ) -> None:
     damaged = written(pipeline("damaged"))
-    assert damaged.run("--seed", "7", fault=("after", 2, "SIGKILL")) == -signal.SIGKILL
-    weights = damaged.out / "sft" / "checkpoints" / "checkpoint-4" / "model.safetensors"
+    assert damaged.run("--seed", "7", fault=("after", 3, "SIGKILL")) == -signal.SIGKILL
+    weights = damaged.out / "sft" / "checkpoints" / "checkpoint-6" / "model.safetensors"
     raw = bytearray(weights.read_bytes())
     raw[-1] ^= 1
     weights.write_bytes(raw)
+    # from step 4 to the last one, and killed when all is trained and nothing is published
+    assert damaged.run("--seed", "7", fault=("after", 1, "SIGKILL")) == -signal.SIGKILL
+    assert damaged.record("sft", "run.json")["restored_step"] == 4
     assert damaged.run("--seed", "7") == 0, damaged.log
-    assert damaged.record("sft", "run.json")["restored_step"] == 2
+    assert damaged.record("sft", "run.json")["restored_step"] == 6
+    assert damaged.record("sft", "done.json")["steps"] == 6
     assert damaged.weights() == uninterrupted.weights()
 
 

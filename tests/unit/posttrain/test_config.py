@@ -86,7 +86,7 @@ def test_the_shipped_tiny_configuration_is_read_back(tmp_path: Path) -> None:
     path.write_text(toml_text(composed()))
     found = parse_config(path)
     assert found.stages == ("sft", "grpo")
-    assert [suite.name for suite in found.suites] == ["eval"]
+    assert [suite.label for suite in found.suites] == ["tiny-sums"]
 
 
 def test_seeds_differ_in_everything_they_are_for() -> None:
