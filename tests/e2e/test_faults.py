@@ -15,6 +15,7 @@ import pytest
 
 from outerloop.compute.protocol import Listing, NoAnswer
 from outerloop.controller.advance import advance
+from outerloop.controller.tick import dry_tick
 from outerloop.record.models import Attempt, Heartbeat, Slot, Wake
 from tests.controller_rig.cluster import FileCluster
 from tests.controller_rig.world import World
@@ -115,6 +116,22 @@ def test_row_02_a_job_that_appears_after_the_first_look_is_adopted_and_not_doubl
     assert world.tick().adopted == 2
     finish(world)
     assert list(world.measuring_jobs()) == jobs
+
+
+def test_row_35_a_dry_tick_says_that_it_is_dry_and_what_it_would_do_and_changes_nothing(world: World) -> None:
+    run_id = world.submit("better")
+    world.run_measures()
+    before = world.snapshot()
+    deployment = world.open()
+    try:
+        report = dry_tick(deployment)
+    finally:
+        deployment.close()
+    assert (report.ran, report.would_advance, report.advanced) == (False, [run_id], [])
+    assert "dry run: nothing was changed" in report.notes
+    assert world.snapshot() == before and world.run(run_id).state == "waiting"
+    world.tick()
+    assert world.run(run_id).state == "ended"
 
 
 def test_row_36_a_refusal_for_now_spends_no_attempt_and_is_soon_looked_at_again(world: World) -> None:

@@ -51,7 +51,7 @@ def crowd(world: World, chance: random.Random, *, kill: bool) -> list[int]:
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["calm", "killed"])
-def test_a_crowd_executes_everything_once_and_decides_everything_once(world: World, kill: bool) -> None:
+def test_row_81_a_crowd_executes_everything_once_and_decides_everything_once(world: World, kill: bool) -> None:
     chance = random.Random(f"{SEED} {kill}")
     where = f"OUTERLOOP_TEST_SEED={SEED}"
     for _ in range(ROUNDS):
@@ -75,7 +75,7 @@ def test_a_crowd_executes_everything_once_and_decides_everything_once(world: Wor
     assert world.snapshot() == before and len(world.measuring_jobs()) == jobs, f"{where}: rest was no rest"
 
 
-def test_many_wakes_and_ticks_of_one_run_are_one_submission_each(world: World) -> None:
+def test_row_81_many_wakes_and_ticks_of_one_run_are_one_submission_each(world: World) -> None:
     """Without a crash and with the usual patience there is not even a second job."""
     world.settings = world.settings.model_copy(
         update={"dispatch": world.settings.dispatch.model_copy(update={"intent_patience_seconds": 180.0})}

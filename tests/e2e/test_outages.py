@@ -109,7 +109,7 @@ def test_the_server_ends_in_the_middle_of_a_tick(private_world: World, server: P
     finish(world)
 
 
-def test_the_connection_drops_at_each_statement_in_turn(worlds: Callable[[], World]) -> None:
+def test_row_82_the_connection_drops_at_each_statement_in_turn(worlds: Callable[[], World]) -> None:
     """Row 82. Every command is broken off at its first statement, its second, ... until it comes through."""
     world = worlds()
     run_ids: list[str] = []

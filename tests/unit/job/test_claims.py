@@ -23,7 +23,7 @@ def runs(rig: Rig) -> int:
     return len(path.read_text().split()) if path.exists() else 0
 
 
-def test_the_claim_says_who_and_what_hardware(rig: Rig) -> None:
+def test_row_20_the_claim_says_who_and_what_hardware(rig: Rig) -> None:
     slot = counted(rig)
     assert slot.run(env={"SLURMD_NODENAME": "n7", "CUDA_VISIBLE_DEVICES": "0,3"}) == 0
     claim, result = slot.claim(), slot.result()
@@ -71,7 +71,7 @@ def test_of_many_claimants_at_once_one_runs(rig: Rig) -> None:
         assert not list(slot.attempt().glob(".*"))
 
 
-def test_a_restart_that_cannot_resume_exits_99_and_old_files_stay(rig: Rig) -> None:
+def test_row_67_a_restart_that_cannot_resume_exits_99_and_old_files_stay(rig: Rig) -> None:
     slot = counted(rig)
     wrapper = start_and_kill(slot)
     assert wrapper == -signal.SIGKILL

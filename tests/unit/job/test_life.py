@@ -35,7 +35,7 @@ def ready(rig: Rig) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_passed_on_and_named_in_the_result(rig: Rig, number: int) -> None:
+def test_row_72_a_signal_is_passed_on_and_named_in_the_result(rig: Rig, number: int) -> None:
     command = TRAPPING.replace("TERM; exit", "TERM; echo m 1; exit").replace("' TERM", "' TERM INT")
     slot = trapping(rig, command)
     job = slot.start()
@@ -76,7 +76,7 @@ def test_usr1_is_a_warning_and_a_finished_command_still_counts(rig: Rig) -> None
     assert slot.result()["metric"]["text"] == "5"
 
 
-def test_a_command_that_dies_of_the_warning_is_cancelled_not_blamed(rig: Rig) -> None:
+def test_row_70_a_command_that_dies_of_the_warning_is_cancelled_not_blamed(rig: Rig) -> None:
     slot = trapping(rig, "echo ready > $READY; exec sleep 60")
     job = slot.start()
     until(lambda: ready(rig), "the command runs")
@@ -242,7 +242,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_scratch_disk_too_small_for_the_tree(rig: Rig, small_disk: Path) -> None:
+def test_row_31_a_scratch_disk_too_small_for_the_tree(rig: Rig, small_disk: Path) -> None:
     slot = rig.slot("echo m 1", {"big": "x" * 5_000_000})
     assert slot.run(env={"TMPDIR": str(small_disk)}) == layout.EXIT_CHECKOUT
     result = slot.result()
@@ -250,7 +250,7 @@ def test_a_scratch_disk_too_small_for_the_tree(rig: Rig, small_disk: Path) -> No
     assert not list(small_disk.iterdir())
 
 
-def test_a_command_that_fails_on_a_full_scratch_disk_is_not_blamed(rig: Rig, small_disk: Path) -> None:
+def test_row_31_a_command_that_fails_on_a_full_scratch_disk_is_not_blamed(rig: Rig, small_disk: Path) -> None:
     slot = rig.slot('head -c 9000000 /dev/zero > "$TMPDIR/x" || exit 7; echo m 1')
     assert slot.run(env={"TMPDIR": str(small_disk)}) == 1
     assert slot.result()["reason"] == "SCRATCH_FULL"

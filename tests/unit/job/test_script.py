@@ -114,7 +114,7 @@ def test_the_prologue_sees_caches_in_scratch_and_what_it_exports_arrives(rig: Ri
     assert slot.stdout() == b"7\nm 1\n"
 
 
-def test_an_unwritable_home_and_working_folder_are_no_obstacle(tmp_path: Path) -> None:
+def test_row_30_an_unwritable_home_and_working_folder_are_no_obstacle(tmp_path: Path) -> None:
     """As an account without privileges, so that permissions mean something."""
     setpriv = shutil.which("setpriv")
     if os.getuid() != 0 or setpriv is None:
