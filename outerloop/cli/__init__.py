@@ -12,7 +12,7 @@ __all__ = ["COMMANDS", "LazyGroup", "app", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("outerloop.cli.setup:init", "Write a commented config, migrate, print the crontab line."),
-    "doctor": ("outerloop.cli.setup:doctor", "Check this site against the config; say what to change."),
+    "doctor": ("outerloop.cli.setup:doctor", "Check this site, and say what to change."),
     "contract": (
         "outerloop.cli.contract:contract",
         "The target's own statement of its benchmarks and scope, .outerloop.toml.",
@@ -22,15 +22,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("outerloop.cli.runs:show", "One run: its measures, jobs and timeline."),
     "explain": ("outerloop.cli.runs:explain", "Every number behind a run's verdict."),
     "logs": ("outerloop.cli.runs:logs", "What a measure of a run printed."),
-    "reproduce": ("outerloop.cli.reproduce:reproduce", "Do one measure of a run again, or open a shell in its place."),
+    "reproduce": ("outerloop.cli.reproduce:reproduce", "Do a measure of RUN again, exactly as it was ordered."),
     "verify": ("outerloop.cli.operate:verify", "Recompute a run's verdict from its slots alone and compare."),
-    "archive": ("outerloop.cli.archive:archive", "Pack what a run's verdict rests on into one file for `verify`."),
+    "archive": ("outerloop.cli.archive:archive", "Pack what RUN's verdict rests on into one file."),
     "campaign": ("outerloop.cli.campaign:campaign", "Look at a campaign and say something to it."),
     "champions": ("outerloop.cli.runs:champions", "The best accepted candidates and how they came about."),
     "view": ("outerloop.cli.view:view", "Show runs, benchmarks, trainings and the queue in a browser."),
     "cancel": ("outerloop.cli.operate:cancel", "End a run; its jobs go too unless another run wants them."),
-    "pause": ("outerloop.cli.operate:pause", "Submit nothing new for runs; jobs that are out go on."),
-    "resume": ("outerloop.cli.operate:resume", "Go on with paused runs."),
+    "pause": ("outerloop.cli.operate:pause", "Submit nothing new for each RUN; jobs that are out go on."),
+    "resume": ("outerloop.cli.operate:resume", "Go on with each paused RUN."),
     "retry": (
         "outerloop.cli.operate:retry",
         "Give a blocked run, or an exhausted slot (by digest), its attempts again.",
@@ -50,7 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "outerloop.cli.noise:noise",
         "Measure the base of BENCHMARK many times; recommend a floor, a rule and pairs.",
     ),
-    "schema": ("outerloop.cli.schema:schema", "Print the JSON Schema of a file that people write, for editors."),
+    "schema": ("outerloop.cli.schema:schema", "Print the JSON Schema of a KIND of file."),
     "simulate": ("outerloop.cli.simulate:simulate", "How long would so many climbs take here, and which limit binds?"),
     "simulate-verdicts": (
         "outerloop.cli.simulate_verdicts:simulate_verdicts",
