@@ -16,6 +16,7 @@ from outerloop.cli.errors import CliError, ExitCode, require_writable
 from outerloop.cli.submitted import leave, report, wait_for_end
 
 if TYPE_CHECKING:
+    from outerloop.champion import Event
     from outerloop.controller.deployment import Deployment
     from outerloop.controller.submit_campaign import PreparedCampaign
 
@@ -36,6 +37,11 @@ __all__ = ["campaign"]
 @click.option("--candidate", default="HEAD", show_default=True, help="Revision, or `worktree` for the tree as it is.")
 @click.option("--lane", default="", help='Lane of every job. Default: "gpu" for jobs with GPUs, else "default".')
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher ones are advanced first.")
+@click.option(
+    "--ledger",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Begin with this ledger, as `campaign events --jsonl` exported it, instead of with nothing.",
+)
 @click.option("--dry-run", is_flag=True, help="Do every check and say what would run; submit nothing.")
 @click.option("--wait", is_flag=True, help="Stay and show progress until it has ended.")
 @json_option
@@ -45,12 +51,14 @@ def campaign(
     candidate: str,
     lane: str,
     priority: int,
+    ledger: Path | None,
     dry_run: bool,
     wait: bool,
     as_json: bool,
 ) -> None:
     with explained():
-        from outerloop.champion import ConfigError
+        from outerloop.champion import ConfigError, LedgerError
+        from outerloop.controller.campaign_import import checked_ledger
         from outerloop.controller.git import GitError
         from outerloop.controller.submit import Refusal
         from outerloop.controller.submit_campaign import prepare_campaign
@@ -69,7 +77,8 @@ def campaign(
                 lane=lane,
                 priority=priority,
             )
-        except (ConfigError, GitError) as error:
+            history = checked_ledger(ledger.read_text("utf-8", "replace"), str(ledger)) if ledger else []
+        except (ConfigError, GitError, LedgerError) as error:
             raise CliError(str(error)) from error
         except Refusal as error:
             raise CliError(str(error), ExitCode.REFUSED) from error
@@ -78,15 +87,18 @@ def campaign(
             return
         try:
             with opened(settings) as deployment:
-                _submit(deployment, prepared, wait=wait, as_json=as_json)
+                _submit(deployment, prepared, history, wait=wait, as_json=as_json)
         except CliError as error:
-            if error.exit_code != ExitCode.RECORD_UNAVAILABLE:
+            if error.exit_code != ExitCode.RECORD_UNAVAILABLE or history:
                 raise
             leave(root, prepared.request, error, as_json)
 
 
-def _submit(deployment: Deployment, prepared: PreparedCampaign, *, wait: bool, as_json: bool) -> None:
+def _submit(
+    deployment: Deployment, prepared: PreparedCampaign, history: list[Event], *, wait: bool, as_json: bool
+) -> None:
     from outerloop.controller.advance import advance
+    from outerloop.controller.campaign_import import import_ledger
     from outerloop.controller.campaign_operate import look_now
     from outerloop.controller.submit import Refusal, enqueue, leave_in_inbox
     from outerloop.controller.submit_campaign import change_setting, earlier_campaign
@@ -94,7 +106,11 @@ def _submit(deployment: Deployment, prepared: PreparedCampaign, *, wait: bool, a
     hint = None
     try:
         earlier = earlier_campaign(deployment.record, prepared)
+        if earlier is not None and history:
+            raise Refusal(f"campaign {prepared.request.name} is there already (run {earlier.id}), with its own ledger")
         if earlier is None:
+            if history:
+                import_ledger(deployment.root, prepared.request, history)
             leave_in_inbox(deployment.root, prepared.request)
             enqueue(deployment.record, deployment.root, prepared.request)
             run_id = prepared.request.id

@@ -398,3 +398,31 @@ def test_a_file_can_be_replayed_without_a_record(world: CampaignWorld) -> None:
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:3] + lines[4:]) + "\n")
     assert "event number 5 where 4 was due" in world.cli("campaign", "events", "--file", str(path), "--replay", code=2)
+
+
+def test_an_exported_ledger_begins_a_campaign_elsewhere(world: CampaignWorld) -> None:
+    """The same events under another name: checked before, whole or not at all, and the loop goes on behind them."""
+    world.campaign()
+    world.candidates(a=[[30, 30]])
+    run_id = world.submit_campaign()
+    ended(world, run_id)
+    told = world.cli("campaign", "events", run_id, "--jsonl")
+    path = world.folder / "events.jsonl"
+    lines = told.splitlines()
+    middle = next(n for n, line in enumerate(lines, start=1) if json.loads(line).get("action") == "launched")
+    other = world.toml.read_text().replace('name = "', 'name = "again-', 1)
+    world.toml.write_text(other)
+
+    path.write_text("\n".join(lines[:middle]) + "\n")
+    assert "jobs have not ended" in world.cli("submit", "campaign", str(world.toml), "--ledger", str(path), code=3)
+    path.write_text("\n".join(lines[:2] + lines[3:]) + "\n")
+    assert "was due" in world.cli("submit", "campaign", str(world.toml), "--ledger", str(path), code=2)
+    assert len(world.runs()) == 1
+
+    path.write_text(told)
+    world.cli("submit", "campaign", str(world.toml), "--ledger", str(path))
+    [again] = [run.id for run in world.runs() if run.id != run_id]
+    ended(world, again)
+    assert world.cli("campaign", "events", again, "--jsonl").startswith(told)
+    assert json.loads(world.cli("campaign", "events", again, "--replay", "--json"))["holds"]
+    assert world.cli("submit", "campaign", str(world.toml), "--ledger", str(path), code=3)
