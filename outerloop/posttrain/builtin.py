@@ -19,8 +19,8 @@ SUITES = ("sums",)
 _SEED = 0
 _VOCABULARY = 512
 _INITIALIZER_RANGE = 0.1
-"""At transformers' 0.02 so narrow a model needs ten times the steps to learn the sums (measured: 120 steps against
-more than 1,000)."""
+"""At transformers' 0.02 so narrow a model learns the sums far more slowly (measured, share of held-out sums: 0.92 after
+120 steps at 0.1, 0.07 after 160 at 0.02)."""
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _CHAT = (
     "{%- for message in messages %}"
