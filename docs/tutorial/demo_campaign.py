@@ -2,7 +2,8 @@
 
 Run it with `make demo-campaign`. It copies configs/campaigns/digits into a repository of its own, submits the
 campaign, and leaves: jobs train, score, teach and package, and wake jobs decide what is next. Then it shows what
-happened and draws it. Nothing is faked, and the champion's luck is not staged either: see the page on campaigns.
+happened and draws it. Nothing is faked: models and counts are real. That a champion is luck in the first
+generation was looked for, by choosing noise and split size: see the page on campaigns.
 
 Standard library only; everything else happens through the `outerloop` command, as a person would type it.
 """

@@ -52,7 +52,9 @@ def plot(name: str | None, output: Path | None, path: Path | None, as_json: bool
             raise CliError(f"campaign {called}: there is no test evaluation yet", ExitCode.NOT_FOUND)
         place = output if output is not None else Path(f"{called}.svg")
         _write(place, data, called)
-        click.echo(f"{place}: {len(data['evaluations'])} evaluations, {len(data['generations'])} generations")
+        from outerloop.climb.text import plural
+
+        click.echo(f"{place}: {len(data['evaluations'])} evaluations, {plural(len(data['generations']), 'generation')}")
 
 
 def _of_campaign(name: str) -> tuple[str, CampaignState]:
