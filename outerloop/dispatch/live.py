@@ -24,7 +24,7 @@ from outerloop.record.models import Attempt
 
 __all__ = ["Live", "LiveRow", "Survey", "note_moves", "survey"]
 
-FETCH = 5_000
+FETCH = 6_000
 """Rows that are held at once while the index is read."""
 NOTED_AT_ONCE = 1_000
 """Rows changed in one transaction, so that nobody waits long for one of them."""
@@ -97,8 +97,14 @@ def live_rows(session: Session, realm_id: int) -> Iterator[LiveRow]:
         .where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
         .order_by(Attempt.id)
     )
-    for row in session.execute(query, execution_options={"yield_per": FETCH}):
-        yield LiveRow._make(row)
+    # Page by page along the index: a cursor of the server would be left open by a connection that drops.
+    last = 0
+    while True:
+        rows = session.execute(query.where(Attempt.id > last).limit(FETCH)).all()
+        yield from map(LiveRow._make, rows)
+        if len(rows) < FETCH:
+            return
+        last = rows[-1].id
 
 
 def survey(session: Session, realm_id: int, observation: Observation) -> Survey:

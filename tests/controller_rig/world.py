@@ -336,7 +336,7 @@ class World:
         try:
             for run in self.runs():
                 if run.state == "ended":
-                    checked = verify(deployment.context, run.id, run.evidence)
+                    checked = verify(deployment.context, run.id, run.evidence, record=deployment.record)
                     assert checked.agrees, checked.differences
         finally:
             deployment.close()

@@ -207,7 +207,7 @@ def test_the_record_is_rebuilt_from_disk_and_a_changed_slot_is_found(world: Trai
         failed = next(slot for slot in world.rows(Slot) if slot.state == "failed")
         settled = deployment.context.slot(failed.digest).attempt(1) / "settled.json"
         settled.write_text(settled.read_text().replace("EXIT_4", "EXIT_5"))
-        checked = verify(deployment.context, run_id, world.run(run_id).evidence)
+        checked = verify(deployment.context, run_id, world.run(run_id).evidence, record=deployment.record)
         assert not checked.agrees and "EXIT_5" in checked.recomputed
     finally:
         deployment.close()

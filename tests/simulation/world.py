@@ -302,7 +302,7 @@ class World:
                 assert name in self.cancelled, f"{name} was cancelled by nobody"
             else:
                 assert said == calm[name], f"{name}: {said}, without faults {calm[name]}: {run.sentence}"
-                checked = verify(deployment.context, run.id, run.evidence)
+                checked = verify(deployment.context, run.id, run.evidence, record=deployment.record)
                 assert checked.agrees, f"{name}: {checked.differences}"
         crowned = [champion.run_id for champion in self.clock.rows("champions")]
         accepted = [run.id for run in runs.values() if run.verdict == "accepted"]

@@ -180,7 +180,7 @@ def _watched(world: World, no_color: str) -> bytes:
     os.close(child)
     screen = b""
     deadline = time.monotonic() + 60
-    interrupted = False
+    interrupt_at = 0.0
     try:
         while process.poll() is None and time.monotonic() < deadline:
             if select.select([main], [], [], 0.05)[0]:
@@ -188,9 +188,10 @@ def _watched(world: World, no_color: str) -> bytes:
                     screen += os.read(main, 65536)
                 except OSError:  # the other end is closed
                     break
-            if not interrupted and b"c-queu000001" in screen:
+            if b"c-queu000001" in screen and time.monotonic() > interrupt_at:
+                # Python drops one that comes while an object is being finalised; a person presses again.
                 process.send_signal(signal.SIGINT)
-                interrupted = True
+                interrupt_at = time.monotonic() + 5
         assert process.wait(timeout=30) == 0, screen
         # The last words may still lie in the terminal when the process has gone.
         while select.select([main], [], [], 0.2)[0]:
