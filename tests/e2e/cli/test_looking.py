@@ -169,6 +169,8 @@ def _watched(world: World, no_color: str) -> bytes:
     environment = {**world.environment(NO_COLOR=no_color, TERM="xterm"), "PATH": os.environ["PATH"]}
     if not no_color:
         del environment["NO_COLOR"]
+    # Whoever started the tests in the background had their shell ignore Ctrl-C, and children would inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "outerloop.cli", "status", "--watch"],
         env=environment,
@@ -177,6 +179,7 @@ def _watched(world: World, no_color: str) -> bytes:
         stderr=child,
         start_new_session=True,
     )
+    signal.signal(signal.SIGINT, before)
     os.close(child)
     screen = b""
     deadline = time.monotonic() + 60
