@@ -25,6 +25,9 @@ for needed in ("torch", "sklearn", "yaml"):
 TREE = Path(__file__).resolve().parents[2] / "configs" / "campaigns"
 NIGHTLY = bool(os.environ.get("OUTERLOOP_NIGHTLY"))
 
+# test_campaign_demo.py runs the example's first round through outerloop itself in every test run.
+pytestmark = pytest.mark.skipif(not NIGHTLY, reason="a minute of training: set OUTERLOOP_NIGHTLY")
+
 
 @pytest.fixture(scope="module")
 def execute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execute]:
