@@ -109,14 +109,17 @@ def fresh(folder: Path, outerloop: Outerloop) -> None:
     folder.mkdir(parents=True)
 
 
-def write_config(folder: Path, backend: str) -> None:
+def write_config(folder: Path, backend: str, prologue: str = "") -> None:
+    """The demo's settings. `prologue`: shell lines before every job."""
     lines = [f'state = "{folder / "state"}"', f'backend = "{backend}"', 'deployment = "demo"']
     if backend == "slurm":
         sbatch = shutil.which("sbatch")
         lines += ["[slurm]", f'bin_dir = "{Path(sbatch).parent if sbatch else "/usr/bin"}"']
         if os.environ.get("SLURM_CONF"):
             lines.append(f'conf = "{os.environ["SLURM_CONF"]}"')
-        lines += ["[lanes.default]"]
+    lines += ["[lanes.default]"]
+    if prologue:
+        lines.append(f'prologue = "{prologue}"')
     # A real site keeps the default patience, which is made for lagging file systems; one machine needs little.
     lines += ["[dispatch]", "grace_seconds = 5", "backoff_seconds = 2", "gone_grace_seconds = 10"]
     (folder / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")

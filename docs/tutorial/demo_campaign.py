@@ -47,12 +47,8 @@ def main() -> int:
     backend = "local" if backend == "auto" else backend
     outerloop = Outerloop(folder)
     fresh(folder, outerloop)
-    write_config(folder, backend)
-    with (folder / "config.toml").open("a", encoding="utf-8") as config:
-        if backend == "local":
-            config.write("[lanes.default]\n")
-        # The commands are `python ...`: of the environment that has torch and scikit-learn.
-        config.write(f"prologue = \"export PATH='{Path(sys.executable).parent}':$PATH\"\n")
+    # The commands are `python ...`: of the environment that has torch and scikit-learn.
+    write_config(folder, backend, prologue=f"export PATH='{Path(sys.executable).parent}':$PATH")
     print(f"backend {backend}; everything lies in {folder}\n")
     print("1. The repository: configs/campaigns/digits.toml and its six commands")
     build(folder / "target", arguments.rounds)
