@@ -13,6 +13,7 @@ import click
 
 from outerloop.cli.common import emit_json, explained, json_option, say, the_settings
 from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.service_client import refuse_submitters
 
 if TYPE_CHECKING:
     from outerloop.controller.evidence import Verified
@@ -44,7 +45,9 @@ def archive(run: str, out: Path | None, max_file_mib: float, as_json: bool) -> N
     from outerloop.slots import StateRoot
 
     with explained():
-        root = StateRoot(the_settings().state)
+        settings = the_settings()
+        refuse_submitters(settings)
+        root = StateRoot(settings.state)
         try:
             found = find_on_disk(root, run)
             target = out or Path(f"{found}{SUFFIX}")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from outerloop.cli.common import emit_json, explained, notes, opened, the_settings
-from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.errors import CliError, ExitCode, require_writable
+from outerloop.cli.service_client import refuse_submitters
 from outerloop.cli.submitted import the_run, wait_for_end
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def climb_many(
         from outerloop.slots import StateRoot
 
         settings = the_settings()
+        refuse_submitters(settings)
+        require_writable(settings.state)
         root = StateRoot(settings.state)
         named = name_candidates(Repository.open(repo.absolute()), candidates)
 

@@ -10,12 +10,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from outerloop.compose.errors import ComposeError, UnknownIdError
 from outerloop.compose.fragments import SHIPPED, fragment_path, unknown
-from outerloop.problems import Problem, render, translate
-from outerloop.toml_lines import read_toml
+from outerloop.problems import render
+from outerloop.toml_model import model_of
 
 __all__ = ["Challenge", "Decision", "challenge"]
 
@@ -88,19 +88,7 @@ def challenge(challenge_id: str, *, configs: Path = SHIPPED) -> Challenge:
     if sentence is not None:
         raise UnknownIdError([sentence])
     path = fragment_path("challenges", challenge_id, configs)
-    try:
-        parsed = read_toml(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ComposeError([f"{path}: not UTF-8 text: {error}"]) from None
-    problems = list(parsed.problems)
-    if parsed.complete:
-        try:
-            found = Challenge.model_validate(parsed.data)
-        except ValidationError as error:
-            for item in error.errors():
-                key, sentence = translate(item, Challenge)
-                problems.append(Problem(parsed.lines.line(key), key, sentence))
-        else:
-            if not problems:
-                return found
+    found, problems = model_of(Challenge, path.read_bytes())
+    if found is not None:
+        return found
     raise ComposeError(render(str(path), problems).split("\n"))

@@ -300,16 +300,8 @@ def _record_outcome(
                     report.refused.append(outcome)
                 free_attempts(session, slots, attempts, None if full else outcome, now)
                 return outcome if full else None
-            case Refused(reason=reason, detail=detail):
-                row.state, row.reason, row.detail = "refused", reason, detail
-                for attempt in attempts:
-                    refuse(context, session, slots[attempt.slot_id], attempt, reason, detail)
-                report.refused.append(outcome)
-            case Unknown(why=why):
-                for attempt in attempts:
-                    attempt.unknown_at = now
-                    attempt.reason, attempt.detail = "SUBMIT_UNKNOWN", why
-                report.unknown.append(batch.name)
+            case Refused() | Unknown():
+                fail_whole(context, session, slots, row, attempts, outcome, report, now)
     return None
 
 
@@ -338,6 +330,29 @@ def _accept(session: Session, batch: ArraySubmission, outcome: Accepted) -> list
         .execution_options(synchronize_session=False)
     )
     return [str(job_id) for job_id in task_ids]
+
+
+def fail_whole(
+    context: Context,
+    session: Session,
+    slots: Mapping[int, Slot],
+    row: Array,
+    attempts: Sequence[Attempt],
+    outcome: Refused | Unknown,
+    report: SubmitReport,
+    now: datetime,
+) -> None:
+    """Note for every member of one request that it was refused for good, or that nobody knows whether it arrived."""
+    if isinstance(outcome, Refused):
+        row.state, row.reason, row.detail = "refused", outcome.reason, outcome.detail
+        for attempt in attempts:
+            refuse(context, session, slots[attempt.slot_id], attempt, outcome.reason, outcome.detail)
+        report.refused.append(outcome)
+        return
+    for attempt in attempts:
+        attempt.unknown_at = now
+        attempt.reason, attempt.detail = "SUBMIT_UNKNOWN", outcome.why
+    report.unknown.append(row.name)
 
 
 def locked_array(session: Session, which: int) -> tuple[dict[int, Slot], Array, list[Attempt]]:

@@ -19,9 +19,9 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.protocol import Accepted, JobSpec, Refused, SubmitOutcome, Unknown, When
-from outerloop.dispatch.arrays import ArraySubmission, free_attempts, lane_is_full, locked_array
+from outerloop.dispatch.arrays import ArraySubmission, fail_whole, free_attempts, lane_is_full, locked_array
 from outerloop.dispatch.context import Context
-from outerloop.dispatch.submission import Submission, SubmitReport, acceptance, attempt_order, refuse, request
+from outerloop.dispatch.submission import Submission, SubmitReport, acceptance, attempt_order, request
 from outerloop.effects import effect
 from outerloop.job.script import job_script, pack_script
 from outerloop.record.models import Attempt, Measure
@@ -181,14 +181,6 @@ def _record_outcome(
                 row.state, row.reason, row.detail = "refused", reason, detail
                 free_attempts(session, slots, attempts, None, now)
                 return None, [attempt.slot_id for attempt in attempts]
-            case Refused(reason=reason, detail=detail):
-                row.state, row.reason, row.detail = "refused", reason, detail
-                for attempt in attempts:
-                    refuse(context, session, slots[attempt.slot_id], attempt, reason, detail)
-                report.refused.append(outcome)
-            case Unknown(why=why):
-                for attempt in attempts:
-                    attempt.unknown_at = now
-                    attempt.reason, attempt.detail = "SUBMIT_UNKNOWN", why
-                report.unknown.append(batch.name)
+            case Refused() | Unknown():
+                fail_whole(context, session, slots, row, attempts, outcome, report, now)
     return None, []

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from outerloop.posttrain.scorers import SCORERS, why_no_scorer
 from outerloop.problems import Problem, render, translate
-from outerloop.toml_lines import read_toml
+from outerloop.toml_model import model_of
 
 __all__ = ["Config", "ConfigError", "Engine", "Suite", "config_problems", "parse_config"]
 
@@ -247,19 +247,7 @@ def config_problems(config: Mapping[str, Any]) -> list[str]:
 
 def parse_config(path: Path) -> Config:
     """The configuration in a file. Raises ConfigError with a line per problem: file, line, key; OSError."""
-    try:
-        parsed = read_toml(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"{path}: not UTF-8 text ({error.reason} at byte {error.start})"]) from None
-    problems = list(parsed.problems)
-    if parsed.complete:
-        try:
-            found = Config.model_validate(parsed.data)
-        except ValidationError as error:
-            for item in error.errors():
-                key, message = translate(item, Config)
-                problems.append(Problem(parsed.lines.line(key), key, message))
-        else:
-            if not problems:
-                return found
+    found, problems = model_of(Config, path.read_bytes())
+    if found is not None:
+        return found
     raise ConfigError(render(str(path), problems).split("\n"))
