@@ -128,7 +128,9 @@ def nobody_touches_what_is_the_services(world: ServiceWorld, run: str) -> None:
         assert may(account, *paths) == []
     contract = world.target / ".outerloop.toml"
     assert may(world.ada, contract) == [f"read {contract}"]
-    for words in (("tick",), ("verify", run), ("db", "url")):
+    refused = [("tick",), ("verify", run), ("db", "url"), ("archive", run), ("pause", run), ("reproduce", run)]
+    refused.append(("submit", "climb", "speed", "--candidates", "better"))
+    for words in refused:
         done = world.ada.outerloop(*words, codes=None)
         assert done.returncode == ExitCode.REFUSED, (words, done.stdout, done.stderr)
         assert f"a service of the account {world.svc.unix}" in done.stderr.replace("\n", " ")
