@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 VENV  := .venv
 BIN   := $(VENV)/bin
-.PHONY: help venv demo demo-campaign demo-slurm demo-posttrain test test-fast test-slurm test-pyslurm lint types imports check bench docs-reference clean
+.PHONY: help venv demo demo-campaign demo-slurm demo-posttrain test test-fast test-slurm test-pyslurm lint types imports check docs bench docs-reference clean
 
 help:                       ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,7 +31,7 @@ demo-posttrain: venv        ## four entries to a post-training challenge on the 
 
 test: venv                  ## everything, on a real Slurm and a real Postgres
 	bash .ci/setup test
-	$(MAKE) check
+	$(MAKE) check docs
 	OUTERLOOP_REQUIRE_SLURM=1 OUTERLOOP_REQUIRE_BROWSER=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: venv             ## unit and property tests only
@@ -65,6 +65,10 @@ check: lint types imports   ## all static checks
 
 bench: venv                 ## measured ratios, each against its rival in the same run
 	$(BIN)/python -m tests.bench
+
+docs: venv                  ## the manual, in site/; fails for a dead link
+	bash .ci/setup docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 docs-reference: venv        ## regenerate the reference pages
 	$(BIN)/python docs/generate_cli.py
