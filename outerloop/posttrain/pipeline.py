@@ -32,7 +32,16 @@ from outerloop.posttrain.scorers import scorer
 from outerloop.posttrain.sources import SourceError, Task, model_folder, suite_tasks, train_file
 from outerloop.posttrain.store import digest_of_folder, publish, publish_text, read_record
 
-__all__ = ["ContaminatedError", "Place", "run_pipeline"]
+__all__ = [
+    "ContaminatedError",
+    "Place",
+    "evaluate_one",
+    "evaluator_of",
+    "make_engine",
+    "require_able",
+    "run_pipeline",
+    "train_stage",
+]
 
 
 LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
@@ -74,7 +83,7 @@ def run_pipeline(
     """
     config = parse_config(path)
     wanted = ("data", *config.stages, "evaluate") if stages is None else stages
-    _able(config)
+    require_able(config)
     beside = path.absolute().parent
     suites: dict[str, list[Task]] = {}
     if "evaluate" in wanted or baseline or contamination_limit is not None:
@@ -110,7 +119,7 @@ def run_pipeline(
     return record
 
 
-def _able(config: Config) -> None:
+def require_able(config: Config) -> None:
     """Refuse what would fail only after hours of training."""
     asked = [name for name in ("grpo", "evaluation") if getattr(getattr(config, name), "engine", "") == "vllm"]
     if asked:
@@ -159,17 +168,26 @@ def _stage(
     record: dict[str, Any],
     say: Callable[[str], None],
 ) -> Path:
-    from outerloop.posttrain.training import DONE, train
+    from outerloop.posttrain.training import DONE
 
     done = (out / stage / DONE).is_file()
-    rewards = []
-    if stage == "grpo" and config.grpo is not None:
-        rewards = [(name, _scorer(name)) for name in config.grpo.rewards]
-    found = train(stage, config, table.of(stage), model, out / stage, seed=seed, rewards=rewards)
+    found = train_stage(stage, config, table, model, out / stage, seed=seed)
     record["stages"][stage] = found
     figures = ", ".join(f"{name} {value:.4g}" for name, value in found["last"].items())
     say(f"{stage}: {'was done' if done else 'done'}, {found['steps']} steps, {figures}")
     return out / stage / "model"
+
+
+def train_stage(
+    stage: str, config: Config, table: Table, model: Path, out: Path, *, seed: int, reports: Path | None = None
+) -> dict[str, Any]:
+    """One training stage into `out`, from where it stands; its record. Raises StageError, Stopped, ScorerError."""
+    from outerloop.posttrain.training import train
+
+    rewards = []
+    if stage == "grpo" and config.grpo is not None:
+        rewards = [(name, _scorer(name)) for name in config.grpo.rewards]
+    return train(stage, config, table.of(stage), model, out, seed=seed, rewards=rewards, reports=reports)
 
 
 def _scorer(name: str) -> Callable[[str, str], float]:
@@ -185,7 +203,59 @@ def _evaluated(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     weights = digest_of_folder(model)
-    settings = {
+    folder = place.out / kind
+    folder.mkdir(exist_ok=True)
+    engine: Engine | None = None
+    found: dict[str, Any] = {}
+    for suite in config.suites:
+        tasks = suites[suite.label]
+        digest = evaluation_digest(_identity(suite), tasks, weights, _settings(config))
+        target = folder / f"{suite.label}.json"
+        known = read_record(target)
+        if known is None or known.get("evaluation") != digest:
+            engine = engine or make_engine(config, model)
+            known = evaluate_one(config, suite, tasks, model, engine, place.sealed, weights=weights)
+            publish(target, known)
+        found[suite.label] = known
+        say(f"{kind}: {suite.label} {known['mean']:.4f} over {known['scored_tasks']} tasks")
+    return found
+
+
+def evaluate_one(
+    config: Config,
+    suite: Suite,
+    tasks: list[Task],
+    model: Path,
+    engine: Engine,
+    sealed: Path,
+    *,
+    weights: str = "",
+) -> dict[str, Any]:
+    """One model on one suite: the aggregates. `weights` is the digest of the model's folder, where it is known.
+
+    Raises RefusedEvaluationError, SealError, ScorerError.
+    """
+    return evaluate_suite(
+        suite.label,
+        tasks,
+        engine,
+        _scorer(suite.scorer),
+        digest=evaluation_digest(_identity(suite), tasks, weights or digest_of_folder(model), _settings(config)),
+        evaluator=evaluator_of(config, suite, tasks),
+        trials=config.evaluation.trials,
+        retries=config.harness.retries,
+        max_infra_error_fraction=config.harness.max_infra_error_fraction,
+        sealed=sealed,
+    )
+
+
+def evaluator_of(config: Config, suite: Suite, tasks: list[Task]) -> str:
+    """Digest of everything but the model: what the two sides of a comparison must have in common."""
+    return evaluation_digest(_identity(suite), tasks, "", _settings(config))
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    return {
         "trials": config.evaluation.trials,
         "temperature": config.evaluation.temperature,
         "top_p": config.evaluation.top_p,
@@ -193,34 +263,6 @@ def _evaluated(
         "batch_size": config.evaluation.batch_size,
         "engine": config.evaluation.engine,
     }
-    folder = place.out / kind
-    folder.mkdir(exist_ok=True)
-    engine: Engine | None = None
-    found: dict[str, Any] = {}
-    for suite in config.suites:
-        tasks = suites[suite.label]
-        evaluator = evaluation_digest(_identity(suite), tasks, "", settings)
-        digest = evaluation_digest(_identity(suite), tasks, weights, settings)
-        target = folder / f"{suite.label}.json"
-        known = read_record(target)
-        if known is None or known.get("evaluation") != digest:
-            engine = engine or _engine(config, model)
-            known = evaluate_suite(
-                suite.label,
-                tasks,
-                engine,
-                _scorer(suite.scorer),
-                digest=digest,
-                evaluator=evaluator,
-                trials=config.evaluation.trials,
-                retries=config.harness.retries,
-                max_infra_error_fraction=config.harness.max_infra_error_fraction,
-                sealed=place.sealed,
-            )
-            publish(target, known)
-        found[suite.label] = known
-        say(f"{kind}: {suite.label} {known['mean']:.4f} over {known['scored_tasks']} tasks")
-    return found
 
 
 def _identity(suite: Suite) -> dict[str, Any]:
@@ -228,7 +270,8 @@ def _identity(suite: Suite) -> dict[str, Any]:
     return suite.model_dump(mode="json", exclude={"task_list", "name"})
 
 
-def _engine(config: Config, model: Path) -> Engine:
+def make_engine(config: Config, model: Path) -> Engine:
+    """What generates for an evaluation of this model."""
     return TransformersEngine(
         model,
         temperature=config.evaluation.temperature,

@@ -53,8 +53,11 @@ def train(
     *,
     seed: int,
     rewards: Sequence[tuple[str, Callable[[str, str], float]]] = (),
+    reports: Path | None = None,
 ) -> dict[str, Any]:
     """Train `base` on `rows` into `out / "model"`, and return the stage's record (`out / "done.json"`).
+
+    Metrics and heartbeats go to `reports`, where it is given, else to `out`.
 
     A finished stage is not done again; a begun one continues. Raises Stopped after a signal, StageError.
     """
@@ -68,7 +71,7 @@ def train(
         asked.append(signal.Signals(number))
 
     before = {number: signal.signal(number, note) for number in _SIGNALS}
-    reporter = Reporter(out)
+    reporter = Reporter(reports or out)
     try:
         record = _trained(stage, config, rows, base, out, stage_seed(seed, stage), rewards, reporter, asked)
         reporter.state = "finished"
