@@ -17,7 +17,7 @@ from tests.controller_rig.trainings import TrainingWorld
 from tests.controller_rig.world import World
 
 TASK = r"""
-import hashlib, json, os, sys
+import hashlib, json, os, random, sys
 
 MARKS = {marks!r}
 
@@ -50,6 +50,21 @@ def report(checkpoint, role):
     return told
 
 
+def margins_of(checkpoint, role):
+    # One row per item where the config asks for them: which items a checkpoint gets wrong is drawn from its digest.
+    with open(checkpoint) as file:
+        model = json.load(file)
+    if not model["margins"]:
+        return '{{"margin": 0.5, "target": 1}}\n'
+    draw = random.Random(digest(checkpoint) + role)
+    rows = []
+    told = report(checkpoint, role)
+    for target, count, errors in ((0, 100, told["fail_to_pass_count"]), (1, 200, 200 - told["pass_correct_count"])):
+        wrong = set(draw.sample(range(count), errors))
+        rows += [dict(margin=1.0 if (item in wrong) != bool(target) else -1.0, target=target) for item in range(count)]
+    return "".join(json.dumps(row) + "\n" for row in rows[model["margins"] - 1:])
+
+
 def main(what, *rest):
     if what == "split":
         output, seed, *totals = rest
@@ -68,6 +83,7 @@ def main(what, *rest):
         for number, errors in enumerate(config["errors"], start=1):
             name = output + "/model-%04d" % number
             model = dict(run=run_id, errors=errors, reserve=config.get("reserve"), report=config.get("report", dict()))
+            model.update(margins=config.get("margins", 0), number=number)
             write(name, model)
             write(output + "/validation-epoch-%04d.json" % number, dict(gate_auc=0.9, fail_to_pass_count=errors[0]))
             write(output + "/validation-epoch-%04d.scores.jsonl" % number, '{{"margin": 1.0, "target": 1}}\n')
@@ -85,7 +101,7 @@ def main(what, *rest):
             assert digest(job["config"]) == job["config_sha256"]
             run = json.load(open(job["checkpoint"]))["run"]
             mark("evaluate", rest[1], run, job["checkpoint"][-4:])
-            write(job["scores_output"], '{{"margin": 0.5, "target": 1}}\n')
+            write(job["scores_output"], margins_of(job["checkpoint"], rest[1]))
             write(job["output"], told.get("text") or told)
     elif what == "ensemble":
         manifest, role, output, scores = rest

@@ -112,6 +112,29 @@ def test_the_whole_loop(world: CampaignWorld) -> None:
     assert world.status(run_id) == status
 
 
+@pytest.mark.parametrize(
+    ("rule", "margins", "status"),
+    [("z", 1, "luck"), ("optimism", 1, "passed"), ("optimism", 2, "not_run")],
+)
+def test_a_check_allows_for_the_selection_only_where_the_margins_carry_it(
+    world: CampaignWorld, rule: str, margins: int, status: str
+) -> None:
+    """The best of eight even checkpoints looks better than it is: the rule `optimism` knows by how much, from the
+    items that each of them got wrong. Margins that don't give the reported counts (2: the first row is
+    gone) are no basis, and the check is recorded as not run instead of decided by another rule."""
+    world.campaign(max_rounds=1, alpha=0.1, reserve_rule=rule, saturation_evals=8)
+    world.candidates(even={"errors": [[20, 40]] * 8, "reserve": [30, 40], "margins": margins})
+    run_id = world.submit_campaign()
+    ended(world, run_id)
+    checks = [e for e in world.ledger(run_id) if isinstance(e, ReserveCheckEvent) and e.generation == 1]
+    assert [e.status for e in checks] == ["started", status]
+    lines = checks[1].lines
+    if rule == "optimism" and status == "passed":
+        assert 0.02 < lines[0].optimism < 0.12, "about 1.4 standard errors (0.04) for the best of eight"
+    said = world.cli("campaign", "events", run_id)
+    assert status.replace("_", " ") in said
+
+
 def test_what_commands_get_wrong_is_told_and_crowns_nobody(world: CampaignWorld) -> None:
     world.campaign(parallel=8, max_rounds=1)
     # The split tells the test set's denominators, so that no doubtful row can fix them.
