@@ -32,6 +32,7 @@ from outerloop.contract_values import (
     Command,
     Digest,
     Direction,
+    Gibibytes,
     InputPath,
     LaneName,
     Line,
@@ -41,7 +42,6 @@ from outerloop.contract_values import (
     OptionalCommand,
     OptionalLine,
     OptionalVariable,
-    Positive,
     TreePaths,
     Variable,
     VariableText,
@@ -169,7 +169,7 @@ class Benchmark(_Table):
     )
     minutes: Minutes = Field(default=Decimal(60), description="Limit of the command itself, setup not counted.")
     cpus: Annotated[StrictInt, Field(ge=1, le=4096)] = Field(default=1, description="CPUs per node.")
-    memory_gb: Positive | None = Field(default=None, description="Memory per node in GiB. Unset: the site's default.")
+    memory_gb: Gibibytes | None = Field(default=None, description="Memory per node in GiB. Unset: the site's default.")
     gpus: Annotated[StrictInt, Field(ge=0, le=1024)] = Field(default=0, description="GPUs per node.")
     gpu_type: OptionalLine = Field(default="", description="GPU type; timings on different types don't compare.")
     nodes: Annotated[StrictInt, Field(ge=1, le=4096)] = Field(default=1, description="Nodes.")

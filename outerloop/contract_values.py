@@ -18,6 +18,7 @@ __all__ = [
     "Command",
     "Digest",
     "Direction",
+    "Gibibytes",
     "InputPath",
     "LaneName",
     "Line",
@@ -37,6 +38,7 @@ __all__ = [
 CONTRACT_FILE = ".outerloop.toml"
 
 _MAX_MINUTES = 60 * 24 * 60
+_MAX_GIB = 2**20
 _MAX_TEXT = 8192
 
 
@@ -192,10 +194,17 @@ def _minutes(number: Decimal) -> Decimal:
     return _positive(number)
 
 
+def _gibibytes(number: Decimal) -> Decimal:
+    if number > _MAX_GIB:
+        raise ValueError(f"must be at most {_MAX_GIB} (1 PiB)")
+    return _positive(number)
+
+
 Amount = Annotated[Decimal, BeforeValidator(_number), AfterValidator(_not_negative)]
 """A number that is zero or more, exactly as written."""
 Positive = Annotated[Decimal, BeforeValidator(_number), AfterValidator(_positive)]
 Minutes = Annotated[Decimal, BeforeValidator(_number), AfterValidator(_minutes)]
+Gibibytes = Annotated[Decimal, BeforeValidator(_number), AfterValidator(_gibibytes)]
 Name = Annotated[StrictStr, AfterValidator(_name)]
 Line = Annotated[StrictStr, Field(max_length=256), AfterValidator(_line_of_text)]
 OptionalLine = Annotated[StrictStr, Field(max_length=256), AfterValidator(_optional_line)]

@@ -6,6 +6,7 @@ Covered: kinds of values (paths, options) and defaults. Not covered: the whole f
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 from collections.abc import Iterable
@@ -157,8 +158,24 @@ LocalPath = Annotated[Path, BeforeValidator(_local_path)]
 OptionalPath = Annotated[Path | None, BeforeValidator(_optional_path)]
 
 
+MOST = 2**31 - 1
+"""Bound of every number of the settings: as seconds or minutes no date overflows, as a count an `integer` holds it."""
+
+
+def bounded(value: Any) -> Any:
+    """A value of any kind; numbers are finite and none is beyond `MOST`. Raises ValueError."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError("must be a finite number")
+        if abs(value) > MOST:
+            raise ValueError(f"must be at most {MOST}")
+    return value
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    _bounded = field_validator("*", mode="after")(bounded)
 
 
 class SlurmSettings(_Section):

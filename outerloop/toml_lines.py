@@ -373,7 +373,8 @@ def read_toml(text: str) -> ParsedToml:
             start = _start_of_line(text, line)
             text = _blank(text, start, start + len(_nth_line(text, line)))
         except (ValueError, RecursionError) as error:
-            problems.append(Problem(0, (), f"can't be read as TOML: {error}"))
+            told = "a whole number has too many digits" if "int_max_str_digits" in str(error) else error
+            problems.append(Problem(0, (), f"can't be read as TOML: {told}"))
             break
         else:
             return ParsedToml(data, lines, problems, frozenset(broken), complete=True)

@@ -6,7 +6,6 @@ champion. Not covered: reading files (texts come in) and what the ledger makes o
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, TypeGuard
 from outerloop.champion.config import Rules
 from outerloop.champion.rows import REJECTED_TOTAL, Objective
 from outerloop.champion.toml_source import nearest
+from outerloop.json_text import JsonError, parse_json
 
 # Checkpoint names end in the epoch, by the contract with the train command.
 _EPOCH = re.compile(r"-(\d{4,})$")
@@ -29,23 +29,11 @@ class ReportError(ValueError):
         super().__init__("; ".join(self.problems))
 
 
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not a number that JSON knows")
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    twice = sorted({key for key in keys if keys.count(key) > 1})
-    if twice:
-        raise ValueError(f"the key {twice[0]} stands twice")
-    return dict(pairs)
-
-
 def load_object(text: str, what: str) -> dict[str, Any]:
     """The JSON object of a text. Raises ReportError; NaN, infinities and duplicate keys are refused."""
     try:
-        loaded = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as error:
+        loaded = parse_json(text)
+    except JsonError as error:
         raise ReportError([f"{what} is not valid JSON: {error}"]) from None
     if not isinstance(loaded, dict):
         raise ReportError([f"{what} must be a JSON object, it is a {type(loaded).__name__}"])

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from outerloop.toml_lines import MAX_DEPTH, scan
+
 M = TypeVar("M", bound=BaseModel)
 Path = tuple[str | int, ...]
 
@@ -59,6 +61,9 @@ class TomlSource:
 
     def load(self) -> dict[str, Any]:
         """The parsed document. Raises ConfigError with the line of the first syntax error."""
+        deep = scan(self.text.replace("\r\n", "\n")).too_deep
+        if deep is not None:
+            raise ConfigError([f"{self.filename}:{deep}: nested more than {MAX_DEPTH} deep"])
         try:
             return tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
@@ -66,6 +71,8 @@ class TomlSource:
             line = int(at.group(1)) if at else self.text.count("\n") + 1
             sentence = _AT_LINE.sub("", str(error)).strip()
             raise ConfigError([f"{self.filename}:{line}: not valid TOML: {sentence}"]) from None
+        except ValueError:
+            raise ConfigError([f"{self.filename}: can't be read as TOML: a number has too many digits"]) from None
 
     def lines(self) -> dict[Path, int]:
         """Key path (array indices as integers) to its 1-based line."""

@@ -6,6 +6,8 @@ below has each command's place and one line of help, and a test compares it with
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 __all__ = ["COMMANDS", "LazyGroup", "app", "main"]
@@ -75,6 +77,13 @@ class LazyGroup(click.Group):
         module, _, attribute = place[0].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; trouble that has a sentence and a code leaves as one, wherever in the command it began."""
+        from outerloop.cli.errors import explained
+
+        with explained():
+            return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -13,6 +13,7 @@ import click
 
 from outerloop.cli.common import emit_json, explained, json_option, say, the_settings
 from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.numbers import MOST_MIB, Number
 from outerloop.cli.service_client import refuse_submitters
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ SUFFIX = ".outerloop.tar.gz"
 )
 @click.option(
     "--max-file-mib",
-    type=click.FloatRange(min=0),
+    type=Number(0, MOST_MIB),
     default=64.0,
     show_default=True,
     help="Larger files of a slot are left out and listed.",

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
     from outerloop.controller.deployment import Deployment
     from outerloop.settings import Settings
 
-__all__ = ["console", "emit_json", "explained", "json_option", "notes", "opened", "say", "the_config", "the_settings"]
+__all__ = [
+    "console",
+    "emit_json",
+    "explained",
+    "json_option",
+    "json_text",
+    "notes",
+    "opened",
+    "say",
+    "the_config",
+    "the_settings",
+]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
@@ -67,6 +78,16 @@ def opened(settings: Settings | None = None) -> Iterator[Deployment]:
 def emit_json(value: Any) -> None:
     """Print a value as JSON; decimals and times as text."""
     click.echo(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+
+
+def json_text(path: Path) -> Any:
+    """The JSON document that a person's file holds. Raises CliError that says where and what is wrong, OSError."""
+    from outerloop.json_text import JsonError, parse_json
+
+    try:
+        return parse_json(path.read_bytes())
+    except JsonError as error:
+        raise CliError(error.text(path)) from None
 
 
 def console(*, error: bool = False) -> Console:

@@ -11,6 +11,7 @@ import click
 
 from outerloop.cli.common import notes, say
 from outerloop.cli.errors import CliError, ExitCode, explained
+from outerloop.cli.numbers import MOST_GIB, Whole
 
 if TYPE_CHECKING:
     from outerloop.contract import Benchmark
@@ -40,10 +41,10 @@ def _repository(start: Path) -> Path:
     "--allow", "allowed", multiple=True, help="Path that a candidate may change; repeatable.  [default: src/]"
 )
 @click.option("--shared", multiple=True, help="Path whose change concerns every benchmark; repeatable.")
-@click.option("--minutes", type=click.IntRange(min=1), default=10, show_default=True, help="Limit of the command.")
-@click.option("--cpus", type=click.IntRange(min=1), default=1, show_default=True, help="CPUs of the command.")
-@click.option("--memory-gb", type=click.IntRange(min=1), help="Memory of the command.  [default: the site's]")
-@click.option("--gpus", type=click.IntRange(min=0), default=0, show_default=True, help="GPUs of the command.")
+@click.option("--minutes", type=Whole(1, 86_400), default=10, show_default=True, help="Limit of the command.")
+@click.option("--cpus", type=Whole(1, 4096), default=1, show_default=True, help="CPUs of the command.")
+@click.option("--memory-gb", type=Whole(1, MOST_GIB), help="Memory of the command.  [default: the site's]")
+@click.option("--gpus", type=Whole(0, 1024), default=0, show_default=True, help="GPUs of the command.")
 @click.option("--seed-env", default="", help="Variable that carries the paired seed, if the command takes one.")
 @click.option("--score", default="", help="Command that scores the outputs, run from the base tree.")
 @click.option("--output", "outputs", multiple=True, help="File or folder that the command leaves; repeatable.")
@@ -173,7 +174,7 @@ def check(file: Path | None, as_json: bool) -> None:
 
 @contract.command("try", help="Run BENCHMARK through the real wrapper here, and suggest minutes and a floor.")
 @click.argument("benchmark")
-@click.option("--runs", type=click.IntRange(min=2), default=2, show_default=True, help="How often.")
+@click.option("--runs", type=Whole(2), default=2, show_default=True, help="How often.")
 @click.option(
     "--isolation",
     type=click.Choice(["none", "bwrap"]),

@@ -97,6 +97,9 @@ def translate(error: BaseException) -> CliError | None:
         if isinstance(chained, OSError) and chained.errno in _NO_ACCESS and chained.filename is not None:
             return CliError(access_sentence(str(chained.filename), chained.errno), ExitCode.NO_ACCESS)
         chained = chained.__cause__
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        given = ascii(str(error.object)[max(0, error.start - 20) : error.end + 20])
+        return CliError(f"an argument or a file's name is not UTF-8 text: {given}")
     if "No space left on device" in str(error) and type(error).__module__.startswith(_TELL_OF_DISKS):
         return CliError(str(error).strip().split("\n", 1)[0], ExitCode.NO_SPACE)
     for kind in type(error).__mro__:

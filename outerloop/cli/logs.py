@@ -19,6 +19,7 @@ import click
 from outerloop.cli import service_client
 from outerloop.cli.common import emit_json, json_option, notes
 from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.numbers import Whole
 from outerloop.cli.reading import reading
 from outerloop.cli.service_client import the_client
 from outerloop.cli.text import folded
@@ -45,13 +46,13 @@ _WITNESS_BYTES = 256
 @click.argument("run")
 @click.argument("role", required=False)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the attempt has ended.")
-@click.option("--attempt", type=click.IntRange(min=1), help="This attempt.  [default: the newest]")
+@click.option("--attempt", type=Whole(1), help="This attempt.  [default: the newest]")
 @click.option("--stdout", "only_stdout", is_flag=True, help="Only the command's stdout, without headings.")
 @click.option("--stderr", "only_stderr", is_flag=True, help="Only the command's stderr, without headings.")
 @click.option(
     "--lines",
     "-n",
-    type=click.IntRange(min=0),
+    type=Whole(0),
     default=LINES,
     show_default=True,
     help="Last lines of each stream; 0 for everything.",

@@ -15,6 +15,7 @@ import click
 
 from outerloop.cli.common import emit_json, json_option, notes, opened, say, the_settings
 from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.numbers import Whole
 from outerloop.cli.text import Columns, folded
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class _Amount(click.ParamType):  # type: ignore[type-arg]
 
 @click.command("noise", help="Measure the base of BENCHMARK many times; recommend a floor, a rule and pairs.")
 @click.argument("benchmark")
-@click.option("--repeats", type=click.IntRange(min=3), default=20, show_default=True, help="Seeds to measure.")
+@click.option("--repeats", type=Whole(3), default=20, show_default=True, help="Seeds to measure.")
 @click.option("--gain", type=_Amount(), help="Smallest gain worth finding, in the metric's unit.")
 @click.option(
     "--repo",
@@ -52,7 +53,7 @@ class _Amount(click.ParamType):  # type: ignore[type-arg]
     help="The target's clone. Default: the current folder.",
 )
 @click.option("--base", help="Revision to measure. Default: the champion, else the default branch.")
-@click.option("--nodes", type=click.IntRange(min=1), default=4, show_default=True, help="Nodes to spread over.")
+@click.option("--nodes", type=Whole(1), default=4, show_default=True, help="Nodes to spread over.")
 @click.option("--write", is_flag=True, help="Write the recommended floor and rule into the clone's contract.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Stay until everything is measured.")
 @json_option

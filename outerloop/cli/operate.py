@@ -15,6 +15,7 @@ import click
 
 from outerloop.cli.common import emit_json, explained, json_option, notes, opened, say, the_settings
 from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.numbers import MOST_DAYS, MOST_SECONDS, Number, Whole
 
 if TYPE_CHECKING:
     from outerloop.controller.deployment import Deployment
@@ -23,7 +24,12 @@ NO_ANSWER_TEXT = "the queue did not answer; nothing was concluded from that, the
 
 
 @click.command("tick", help="One sweep: read the queue, advance what is due. Cron runs it every few minutes.")
-@click.option("--loop", type=float, metavar="SECONDS", help="Go on, with so many seconds between sweeps.")
+@click.option(
+    "--loop",
+    type=Number(0, MOST_SECONDS, above=True),
+    metavar="SECONDS",
+    help="Go on, with so many seconds between sweeps.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what a tick would do; change nothing.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only what went wrong (for cron).")
 @click.option(
@@ -39,8 +45,6 @@ def tick(loop: float | None, dry_run: bool, quiet: bool, metrics: Path | None, a
     if loop is None:
         code = _tick_once(dry_run=dry_run, quiet=quiet, metrics=metrics, as_json=as_json)
         click.get_current_context().exit(int(code))
-    if loop <= 0:
-        raise CliError(f"--loop {loop:g}: the pause must be more than 0 seconds")
     while True:
         try:
             _tick_once(dry_run=dry_run, quiet=quiet, metrics=metrics, as_json=as_json)
@@ -119,7 +123,7 @@ def _print_tick(report, dry_run: bool) -> None:  # type: ignore[no-untyped-def]
 
 @click.command("wake", help="What a wake job runs: advance RUN, then what else is due.")
 @click.argument("run")
-@click.option("--number", type=int, hidden=True)
+@click.option("--number", type=Whole(), hidden=True)
 def wake(run: str, number: int | None) -> None:
     from outerloop.controller.tick import ring_doorbell
     from outerloop.controller.tick import wake as ring
@@ -281,7 +285,13 @@ def verify(run: str, as_json: bool) -> None:
 @click.command(
     "gc", help="Move slots that no open run, champion or kept verdict needs to the trash, and empty old trash."
 )
-@click.option("--keep-days", type=float, default=90.0, show_default=True, help="Verdicts younger than this are kept.")
+@click.option(
+    "--keep-days",
+    type=Number(0, MOST_DAYS),
+    default=90.0,
+    show_default=True,
+    help="Verdicts younger than this are kept.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would go; change nothing.")
 @json_option
 def gc(keep_days: float, dry_run: bool, as_json: bool) -> None:

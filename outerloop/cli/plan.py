@@ -6,7 +6,6 @@ or JSON; the launch of a plan. Not covered: submitting it (`outerloop submit tra
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outerloop.cli.common import emit_json, json_option
+from outerloop.cli.common import emit_json, json_option, json_text
 from outerloop.cli.errors import CliError, ExitCode, explained
+from outerloop.cli.numbers import Number, Whole
 
 if TYPE_CHECKING:
     from outerloop.planner import MeasuredFigure, PlanReport, PlanRequest, Resources
@@ -55,10 +55,10 @@ def _read_toml(path: Path) -> tuple[dict[str, Any], Any]:
     from outerloop.toml_lines import read_toml
 
     try:
-        text = path.read_text(encoding="utf-8")
+        parsed = read_toml((raw := path.read_bytes()).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise CliError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    parsed = read_toml(text)
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise CliError(f"{path}:{line}: not UTF-8 text ({error.reason})") from None
     if parsed.problems:
         raise CliError("\n".join(problem.text(str(path)) for problem in parsed.problems))
     return dict(parsed.data), parsed.lines
@@ -127,12 +127,13 @@ def _read_ledger(source: str) -> list[MeasuredFigure]:
     path = Path(source)
     if not path.is_file():
         raise CliError(f"--ledger {source}: there is no such file; `--ledger {RECORD}` reads this deployment's record")
+    data = json_text(path)
     try:
-        return TypeAdapter(list[MeasuredFigure]).validate_json(path.read_bytes())
+        return TypeAdapter(list[MeasuredFigure]).validate_python(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise CliError(f"{path}: {where or 'not JSON'}: {first['msg']}") from None
+        raise CliError(f"{path}: {where or 'the list'}: {first['msg']}") from None
 
 
 def _request(data: dict[str, Any], source: str, lines: Any) -> PlanRequest:
@@ -160,10 +161,10 @@ def _set(table: dict[str, Any], **values: Any) -> None:
 @click.option("--gpus", help="GPUs: COUNTxTYPE or HOSTSxCOUNTxTYPE, such as 8xH100 or 2x8xH100.")
 @click.option("--lane", help="Take the resources from this lane and its partition.")
 @click.option("--mode", type=click.Choice(_MODES), help="What the best plan is.  [default: cheapest]")
-@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of one sequence.")
-@click.option("--micro-batch", type=click.IntRange(min=1), help="Sequences per GPU and micro-step.")
-@click.option("--global-batch", type=click.IntRange(min=1), help="Sequences per optimizer step.")
-@click.option("--tokens", type=float, help="Tokens to train on in all, such as 1e9.")
+@click.option("--sequence", type=Whole(1), help="Tokens of one sequence.")
+@click.option("--micro-batch", type=Whole(1), help="Sequences per GPU and micro-step.")
+@click.option("--global-batch", type=Whole(1), help="Sequences per optimizer step.")
+@click.option("--tokens", type=Number(0, above=True), help="Tokens to train on in all, such as 1e9.")
 @click.option("--precision", type=click.Choice(_PRECISIONS), help="Number format.  [default: bf16]")
 @click.option("--loss", type=click.Choice(_LOSSES), help="How the loss holds its logits.  [default: plain]")
 @click.option("--lora/--no-lora", default=None, help="Train LoRA adapters over a frozen base.")
@@ -171,13 +172,13 @@ def _set(table: dict[str, Any], **values: Any) -> None:
 @click.option(
     "--checkpointing/--no-checkpointing", default=None, help="Activation checkpointing.  [default: if needed]"
 )
-@click.option("--host-memory-gb", type=float, help="Memory of one host.")
-@click.option("--cores", type=click.IntRange(min=1), help="CPU cores of one host.")
-@click.option("--inter-host-gbit", type=float, help="Rate of one link between hosts, Gbit/s.")
-@click.option("--links-per-host", type=click.IntRange(min=1), help="Links of that rate per host.")
-@click.option("--price", type=float, help="Price of a GPU hour.")
-@click.option("--deadline-hours", type=float, help="Refuse what takes longer.")
-@click.option("--budget", type=float, help="Refuse what costs more, in the price's currency.")
+@click.option("--host-memory-gb", type=Number(0, above=True), help="Memory of one host.")
+@click.option("--cores", type=Whole(1), help="CPU cores of one host.")
+@click.option("--inter-host-gbit", type=Number(0, above=True), help="Rate of one link between hosts, Gbit/s.")
+@click.option("--links-per-host", type=Whole(1), help="Links of that rate per host.")
+@click.option("--price", type=Number(0), help="Price of a GPU hour.")
+@click.option("--deadline-hours", type=Number(0, above=True), help="Refuse what takes longer.")
+@click.option("--budget", type=Number(0, above=True), help="Refuse what costs more, in the price's currency.")
 @click.option(
     "--ledger",
     metavar="FILE|record",
@@ -328,10 +329,7 @@ def strategy_of(path: Path, command: tuple[str, ...], candidate: str | None, fra
     from outerloop.problems import Problem, translate
     from outerloop.strategies import StrategyPlan
 
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CliError(f"{path}: not JSON: {error}") from None
+    data = json_text(path)
     if not isinstance(data, dict):
         raise CliError(f"{path}: must be a report of `outerloop plan --json` or a strategy plan")
     try:

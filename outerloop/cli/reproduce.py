@@ -13,6 +13,7 @@ import click
 
 from outerloop.cli.common import emit_json, explained, json_option, say
 from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.numbers import Whole
 from outerloop.cli.reading import reading
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ TAIL_CHARACTERS = 2000
 )
 @click.argument("run")
 @click.argument("role", required=False)
-@click.option("--attempt", type=click.IntRange(min=1), help="This attempt.  [default: the one that counts]")
+@click.option("--attempt", type=Whole(1), help="This attempt.  [default: the one that counts]")
 @click.option("--allocation", is_flag=True, help="Through srun, as its lane asks for jobs. Default: here.")
 @click.option("--shell", is_flag=True, help="Open a shell in its place instead: same tree, variables and sandbox.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the copy in this (new) folder.")

@@ -16,6 +16,7 @@ from outerloop.cli.common import console, emit_json, explained, json_option, not
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.explaining import explain
 from outerloop.cli.logs import logs
+from outerloop.cli.numbers import Whole
 from outerloop.cli.reading import NoRecord, reading
 from outerloop.cli.service_client import the_client
 from outerloop.cli.text import Columns, Hanging, folded, moment, one_line, plain
@@ -115,8 +116,8 @@ class _Seen:
 @click.option("--target", default="", help="Only runs of targets whose name contains this.")
 @click.option("--benchmark", default="", help="Only runs of this benchmark.")
 @click.option("--find", "text", default="", help="Only runs with this text in id, label, target or benchmark.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=LIMIT, show_default=True, help="Runs to show.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, help="Skip so many runs.")
+@click.option("--limit", type=Whole(1, 1000), default=LIMIT, show_default=True, help="Runs to show.")
+@click.option("--offset", type=Whole(0), default=0, help="Skip so many runs.")
 @json_option
 def status(
     watch: bool,
@@ -314,7 +315,7 @@ def show(run: str, everything: bool, as_json: bool) -> None:
 @click.command("champions", help="The best accepted candidates and how they came about, newest first.")
 @click.argument("benchmark", required=False, default="")
 @click.option("--target", default="", help="Only targets whose name contains this.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Champions to show.")
+@click.option("--limit", type=Whole(1, 10_000), default=200, show_default=True, help="Champions to show.")
 @json_option
 def champions(benchmark: str, target: str, limit: int, as_json: bool) -> None:
     try:

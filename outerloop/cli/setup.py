@@ -15,6 +15,7 @@ import click
 
 from outerloop.cli.common import emit_json, explained, json_option, notes, the_config, the_settings
 from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.numbers import Number
 from outerloop.cli.text import harmless, plain
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def cron(as_json: bool) -> None:
 @click.option("--no-job", is_flag=True, help="Do not run the small test job.")
 @click.option(
     "--job-seconds",
-    type=click.FloatRange(min=1, max=86_400),
+    type=Number(1, 86_400),
     default=JOB_SECONDS,
     show_default=True,
     help="Patience with the test job; one that is late is cancelled.",

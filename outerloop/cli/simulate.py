@@ -13,6 +13,7 @@ import click
 
 from outerloop.cli.common import emit_json, explained, json_option, the_settings
 from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.numbers import MOST_GIB, MOST_MINUTES, MOST_SECONDS, Number, Whole
 
 if TYPE_CHECKING:
     from outerloop.compute.simulation.capacity import Forecast, Lifted, Limits, Load
@@ -31,42 +32,42 @@ _NAMES = {
 
 
 @click.command("simulate")
-@click.option("--climbs", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="Climbs submitted.")
-@click.option("--measures", type=click.IntRange(1, 1000), default=2, show_default=True, help="Measures of each climb.")
+@click.option("--climbs", type=Whole(1, 1_000_000), default=100, show_default=True, help="Climbs submitted.")
+@click.option("--measures", type=Whole(1, 1000), default=2, show_default=True, help="Measures of each climb.")
 @click.option(
-    "--minutes", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Mean of one measure."
+    "--minutes", type=Number(0, MOST_MINUTES, above=True), default=10.0, show_default=True, help="Mean of one measure."
 )
 @click.option(
     "--spread",
-    type=click.FloatRange(0, 5),
+    type=Number(0, 5),
     default=0.2,
     show_default=True,
     help="Standard deviation of a measure's minutes, as a share of their mean.",
 )
-@click.option("--cpus", type=click.IntRange(1), default=1, show_default=True, help="CPUs of a measure.")
-@click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="GPUs of a measure.")
-@click.option("--memory-gb", type=click.FloatRange(0), default=0.0, show_default=True, help="Memory of a measure.")
-@click.option("--nodes", type=click.IntRange(1, 100_000), help="Nodes. Default: this machine, or the lane's partition.")
-@click.option("--node-cpus", type=click.IntRange(1), help="CPUs of a node.")
-@click.option("--node-gpus", type=click.IntRange(0), help="GPUs of a node. Default: none, or this machine's.")
-@click.option("--node-memory-gb", type=click.FloatRange(0, min_open=True), help="Memory of a node. Default: no limit.")
+@click.option("--cpus", type=Whole(1), default=1, show_default=True, help="CPUs of a measure.")
+@click.option("--gpus", type=Whole(0), default=0, show_default=True, help="GPUs of a measure.")
+@click.option("--memory-gb", type=Number(0, MOST_GIB), default=0.0, show_default=True, help="Memory of a measure.")
+@click.option("--nodes", type=Whole(1, 100_000), help="Nodes. Default: this machine, or the lane's partition.")
+@click.option("--node-cpus", type=Whole(1), help="CPUs of a node.")
+@click.option("--node-gpus", type=Whole(0), help="GPUs of a node. Default: none, or this machine's.")
+@click.option("--node-memory-gb", type=Number(0, MOST_GIB, above=True), help="Memory of a node. Default: no limit.")
 @click.option("--lane", "lane_name", default="", help="Lane of the measures. Default: as for a benchmark.")
-@click.option("--submit-cap", type=click.IntRange(1), help="Jobs that the site lets you have queued and running.")
-@click.option("--throttle", type=click.IntRange(1), help="Jobs that the site lets you have running.")
-@click.option("--wake-cap", type=click.IntRange(0), help="Live wake jobs. Default: wake.cap of the settings.")
+@click.option("--submit-cap", type=Whole(1), help="Jobs that the site lets you have queued and running.")
+@click.option("--throttle", type=Whole(1), help="Jobs that the site lets you have running.")
+@click.option("--wake-cap", type=Whole(0), help="Live wake jobs. Default: wake.cap of the settings.")
 @click.option(
     "--cadence-seconds",
-    type=click.FloatRange(1),
+    type=Number(1, MOST_SECONDS),
     help="How often the tick runs. Default: wake.cadence_seconds of the settings.",
 )
 @click.option(
     "--failure-rate",
-    type=click.FloatRange(0, 0.9),
+    type=Number(0, 0.9),
     default=0.0,
     show_default=True,
     help="Share of jobs that infrastructure ends; each is tried again.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the durations.")
+@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Seed of the durations.")
 @json_option
 def simulate(
     climbs: int,

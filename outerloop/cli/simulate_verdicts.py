@@ -6,14 +6,14 @@ Covers: parsing the rule and rendering rows. Does not cover: the simulation (cli
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from outerloop.cli.numbers import MOST_SD, Number, Whole
 
 if TYPE_CHECKING:
     from outerloop.climb.model import Rule
@@ -29,11 +29,15 @@ _NOISES = ("normal", "t3", "skewed-left", "skewed-right", "discrete", "zero-vari
     metavar="TABLE",
     help="A rule as the contract has it, e.g. '{ kind = \"sequential\", h1 = 0.25 }'. Default: the shipped table.",
 )
-@click.option("--effect", "effects", type=float, multiple=True, help="True mean gain, in sd of one paired gain.")
-@click.option("--floor", "floor_sd", type=float, default=0.0, help="A threshold's floor, in sd of the gain.")
+@click.option(
+    "--effect", "effects", type=Number(None, MOST_SD), multiple=True, help="True mean gain, in sd of one paired gain."
+)
+@click.option(
+    "--floor", "floor_sd", type=Number(0, MOST_SD), default=0.0, help="A threshold's floor, in sd of the gain."
+)
 @click.option("--noise", "noises", type=click.Choice(_NOISES), multiple=True, help="Default: all.")
-@click.option("--climbs", type=click.IntRange(1, 1_000_000), help="Simulated climbs per row.")
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the generator.")
+@click.option("--climbs", type=Whole(1, 1_000_000), help="Simulated climbs per row.")
+@click.option("--seed", type=Whole(0), help="Seed of the generator.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--write",
@@ -89,11 +93,13 @@ def simulate_verdicts(
 def _entry(text: str, floor_sd: float, effects: Sequence[float]) -> tuple[Rule, float, tuple[float, ...]]:
     from outerloop.climb.model import RuleError, Sequential
     from outerloop.climb.rule import parse_rule
+    from outerloop.toml_lines import read_toml
 
-    try:
-        table = tomllib.loads(f"rule = {text}", parse_float=Decimal)["rule"]
-    except tomllib.TOMLDecodeError as error:
-        raise click.BadParameter(f"not a TOML inline table: {error}", param_hint="--rule") from None
+    parsed = read_toml(f"rule = {text}")
+    if parsed.problems:
+        told = "; ".join(problem.message for problem in parsed.problems)
+        raise click.BadParameter(f"not a TOML inline table: {told}", param_hint="--rule")
+    table = parsed.data["rule"]
     if not isinstance(table, dict):
         raise click.BadParameter('must be a table: { kind = "paired" }', param_hint="--rule")
     try:

@@ -14,6 +14,7 @@ import click
 
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode, require_writable
+from outerloop.cli.numbers import Whole
 from outerloop.cli.service_client import refuse_submitters, submit_climb, the_client
 from outerloop.cli.submit_campaign import campaign
 from outerloop.cli.submit_training import training
@@ -55,7 +56,7 @@ submit.add_command(campaign)
     " (main..exp). Each tree once.",
 )
 @click.option("--again", is_flag=True, help="Ask the same question once more: new pairs, the error rate split.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher ones are advanced first.")
+@click.option("--priority", type=Whole(), default=0, show_default=True, help="Higher ones are advanced first.")
 @click.option("--dry-run", is_flag=True, help="Do every check and show the plan; submit nothing.")
 @click.option("--wait", is_flag=True, help="Stay and show progress until the verdict.")
 @json_option

@@ -13,6 +13,7 @@ import click
 
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode, require_writable
+from outerloop.cli.numbers import Whole
 from outerloop.cli.submitted import leave, report, wait_for_end
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ __all__ = ["campaign"]
 )
 @click.option("--candidate", default="HEAD", show_default=True, help="Revision, or `worktree` for the tree as it is.")
 @click.option("--lane", default="", help='Lane of every job. Default: "gpu" for jobs with GPUs, else "default".')
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher ones are advanced first.")
+@click.option("--priority", type=Whole(), default=0, show_default=True, help="Higher ones are advanced first.")
 @click.option(
     "--ledger",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

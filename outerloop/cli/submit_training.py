@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import shlex
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
+from outerloop.cli.common import console, emit_json, explained, json_option, json_text, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode
+from outerloop.cli.numbers import MOST_GIB, MOST_MINUTES, Number, Whole
 from outerloop.cli.submitted import leave, report, wait_for_end
 
 if TYPE_CHECKING:
@@ -59,16 +61,16 @@ MB_PER_GIB = 1024
     help="A task array's parameters: a JSON list of objects, or an object a line. `{name}` in the command takes them.",
 )
 @click.option("--lane", default="", help='Lane to run in. Default: "gpu" when the plan has GPUs, else "default".')
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Limit of one attempt. Default: 60.")
-@click.option("--cpus", type=click.IntRange(min=1), help="CPUs per node. Default: the plan's, else one per process.")
-@click.option("--memory-gb", type=click.FloatRange(min=0, min_open=True), help="Memory per node. Default: the site's.")
+@click.option("--minutes", type=Number(0, MOST_MINUTES, above=True), help="Limit of one attempt. Default: 60.")
+@click.option("--cpus", type=Whole(1), help="CPUs per node. Default: the plan's, else one per process.")
+@click.option("--memory-gb", type=Number(0, MOST_GIB, above=True), help="Memory per node. Default: the site's.")
 @click.option(
     "--resumable/--not-resumable",
     default=None,
     help="Whether a lost attempt goes on from its newest checkpoint. Default: yes, for a task array no.",
 )
 @click.option("--name", default="", help="What it is called; names its jobs. Default: training.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher ones are advanced first.")
+@click.option("--priority", type=Whole(), default=0, show_default=True, help="Higher ones are advanced first.")
 @click.option("--dry-run", is_flag=True, help="Do every check and show the launch; submit nothing.")
 @click.option("--wait", is_flag=True, help="Stay and show progress until it has ended.")
 @json_option
@@ -176,21 +178,23 @@ def _compiled(strategy: StrategyPlan) -> tuple[LaunchSpec, ...]:
 
 def _read_tasks(path: Path) -> tuple[dict[str, Any], ...]:
     """Parameters of each task. Raises CliError that names the line or the item."""
-    text = path.read_text(encoding="utf-8")
+    from outerloop.json_text import JsonError, parse_json, parse_json_lines
+
+    raw = path.read_bytes()
     try:
-        if text.lstrip().startswith("["):
-            items = json.loads(text)
+        if raw.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+            named = [(f"{path}: task {number}", item) for number, item in enumerate(parse_json(raw), start=1)]
         else:
-            items = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except ValueError as error:
-        raise CliError(f"{path}: not JSON: {error}") from None
-    for number, item in enumerate(items, start=1):
+            named = [(f"{path}:{line}", item) for line, item in parse_json_lines(raw)]
+    except JsonError as error:
+        raise CliError(error.text(path)) from None
+    for where, item in named:
         if not isinstance(item, dict):
-            raise CliError(f"{path}: task {number} must be an object of parameters, not {json.dumps(item)[:40]}")
+            raise CliError(f"{where}: must be an object of parameters, not {json.dumps(item)[:40]}")
         for key, value in item.items():
             if not isinstance(value, str | bool | int | float):
-                raise CliError(f"{path}: task {number}: {key} must be text, a number or true or false")
-    return tuple(items)
+                raise CliError(f"{where}: {key} must be text, a number or true or false")
+    return tuple(item for _where, item in named)
 
 
 def _expected(path: Path, chosen: str | None) -> Expected | None:
@@ -198,7 +202,7 @@ def _expected(path: Path, chosen: str | None) -> Expected | None:
     from outerloop.controller.training_request import Expected
     from outerloop.planner import PlanReport, figure_fields
 
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = json_text(path)
     if "candidates" not in data:
         return None
     plan: PlanReport = PlanReport.model_validate(data)

@@ -14,6 +14,7 @@ import click
 
 from outerloop.cli.common import notes
 from outerloop.cli.errors import CliError, ExitCode, explained
+from outerloop.cli.numbers import Whole
 from outerloop.cli.reading import reading
 from outerloop.cli.text import folded
 
@@ -39,9 +40,7 @@ TOKEN_VARIABLE = "OUTERLOOP_VIEW_TOKEN"
     show_default=True,
     help="Address to listen on. Another one than this machine's own always asks for a token.",
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port; 0 takes any that is free."
-)
+@click.option("--port", type=Whole(0, 65535), default=PORT, show_default=True, help="Port; 0 takes any that is free.")
 @click.option("--token", is_flag=True, help="Ask for a token, so that other accounts of this machine see nothing.")
 @click.option(
     "--allow-host",

@@ -6,7 +6,6 @@ Covered: `<configs>/<kind>/<id>.toml`, `<configs>/task-lists/`. Not covered: wha
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections import Counter
@@ -15,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from outerloop.compose.errors import ComposeError, UnknownIdError
+from outerloop.json_text import JsonError, parse_json
 from outerloop.problems import suggestion
+from outerloop.toml_lines import MAX_DEPTH, scan
 
 __all__ = [
     "KINDS",
@@ -95,8 +96,14 @@ def fragment(kind: str, fragment_id: str, *, configs: Path = SHIPPED) -> dict[st
         raise UnknownIdError([sentence])
     path = fragment_path(kind, fragment_id, configs)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+        deep = scan(text).too_deep
+        if deep is not None:
+            raise ComposeError([f"{path}:{deep}: nested more than {MAX_DEPTH} deep"])
+        return tomllib.loads(text)
+    except ComposeError:
+        raise
+    except ValueError as error:
         raise ComposeError([f"{path}: not a TOML text: {error}"]) from None
 
 
@@ -164,9 +171,9 @@ def task_domains(suite_id: str, *, configs: Path = SHIPPED) -> dict[str, str]:
     where = f"{fragment_path('suites', suite_id, configs)}: [meta]"
     path = _suite_file(suite_id, text_keys(meta, ("domains",), where)["domains"], "meta.domains", configs)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ComposeError([f"{path}: not JSON: {error}"]) from None
+        found = parse_json(path.read_bytes())
+    except JsonError as error:
+        raise ComposeError([error.text(path)]) from None
     if not isinstance(found, dict):
         raise ComposeError([f"{path}: must be one object, task to domain"])
     tasks = task_ids(suite_id, configs=configs)

@@ -39,6 +39,7 @@ from outerloop.controller.git import GitError, Mirror
 from outerloop.controller.ledger import effective_cancel
 from outerloop.controller.training_request import TrainingRequest
 from outerloop.effects import effect
+from outerloop.json_text import JsonError, parse_json
 from outerloop.slots import SlotDirectory, StateRoot
 from outerloop.slots.files import read_json
 
@@ -255,9 +256,9 @@ def _manifest(tar: tarfile.TarFile, path: Path) -> dict[str, Any]:
     stream = tar.extractfile(entry)
     assert stream is not None
     try:
-        body = json.loads(stream.read())
-    except ValueError as error:
-        raise ArchiveError(f"{path}: {MANIFEST} is no JSON: {error}") from error
+        body = parse_json(stream.read())
+    except JsonError as error:
+        raise ArchiveError(f"{path}: {MANIFEST}: {error}") from error
     shape = {"run": str, "target": str, "verdict": str, "commits": list, "files": dict, "left_out": dict}
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
         found = body.get("schema") if isinstance(body, dict) else None

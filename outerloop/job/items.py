@@ -25,7 +25,7 @@ def read_items(path: str) -> list[float]:
             if line.startswith(b"{") and line.endswith(b"}") and b'"items"' in line:
                 try:
                     body = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
                 if isinstance(body, dict) and KEY in body:
                     found = _losses(body[KEY])

@@ -167,7 +167,7 @@ def bwrap_started(status: bytes) -> bool:
         try:
             if "exit-code" in json.loads(line):
                 return True
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
     return False
 

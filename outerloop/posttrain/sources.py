@@ -8,13 +8,13 @@ The hub folder holds `<organisation>--<name>/<revision>/…` for models and data
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outerloop.json_text import JsonError, parse_json
 from outerloop.posttrain import builtin, sums
 from outerloop.posttrain.config import Config, Suite
 
@@ -94,13 +94,13 @@ def _rows(suite: Suite, hub: Path | None) -> Iterator[dict[str, Any]]:
 
         yield from parquet.read_table(path).to_pylist()
         return
-    with path.open(encoding="utf-8") as stream:
+    with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             if line.strip():
                 try:
-                    row = json.loads(line)
-                except ValueError:
-                    raise SourceError(f"suite {suite.label}: {path}:{number}: not JSON") from None
+                    row = parse_json(line)
+                except JsonError as error:
+                    raise SourceError(f"suite {suite.label}: {path}:{number}: {error.sentence}") from None
                 if not isinstance(row, dict):
                     raise SourceError(f"suite {suite.label}: {path}:{number}: must be a JSON object")
                 yield row

@@ -55,7 +55,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
     """The record, or None when there is none (or a torn one, which `publish` never leaves)."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

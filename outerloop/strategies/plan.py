@@ -13,6 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Scalar = str | bool | int | float
 
+_MOST_NODES = 65_536
+"""Slurm's own bound on a cluster's nodes is just below."""
+_MOST_PER_NODE = 65_536
+_MOST_COUNT = 2**31 - 1
+
 
 class StrategyPlan(BaseModel):
     """One strategy with its shape, frozen: the input that names a launch completely.
@@ -26,21 +31,21 @@ class StrategyPlan(BaseModel):
     schema_version: Literal[1] = 1
     family: str
     command: tuple[str, ...]
-    nodes: int = 1
-    processes_per_node: int = 1
-    gpus_per_process: int = 0
-    cpus_per_process: int | None = None
+    nodes: int = Field(default=1, le=_MOST_NODES)
+    processes_per_node: int = Field(default=1, le=_MOST_PER_NODE)
+    gpus_per_process: int = Field(default=0, le=_MOST_PER_NODE)
+    cpus_per_process: int | None = Field(default=None, le=_MOST_PER_NODE)
     framework: Literal["torch", "accelerate"] = "torch"
     """`accelerate` also sets what Hugging Face Accelerate and its Trainer read from the environment."""
     precision: Literal["fp32", "bf16", "fp16"] | None = None
     quantization: Literal["nf4"] | None = None
     peft: Literal["lora"] | None = None
-    micro_batch: int | None = None
-    accumulation: int | None = None
+    micro_batch: int | None = Field(default=None, le=_MOST_COUNT)
+    accumulation: int | None = Field(default=None, le=_MOST_COUNT)
     activation_checkpointing: bool = False
-    shard_group: int | None = None
+    shard_group: int | None = Field(default=None, le=_MOST_COUNT)
     """Ranks that share one copy of the parameters; hsdp only."""
-    shards: int | None = None
+    shards: int | None = Field(default=None, le=_MOST_COUNT)
     """Pieces of the data that sharded_partial_fit reads one after another."""
     parameters: dict[str, Scalar] = Field(default_factory=dict)
     tasks: tuple[dict[str, Scalar], ...] = ()

@@ -288,7 +288,7 @@ class Reporter:
                 for key, value in other.items():
                     if isinstance(value, int | float) and (largest.get(key) is None or value > (largest[key] or 0)):
                         largest[key] = value
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
         return largest
 

@@ -82,6 +82,16 @@ def test_abort_exit_and_usage_errors_of_click_pass_through() -> None:
             raise error
 
 
+def test_an_argument_that_is_no_utf_8_is_the_users_to_change() -> None:
+    given = b"caf\xe9".decode("utf-8", "surrogateescape")  # as Python takes it from the command line
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        told = translate(error)
+    assert told is not None and told.exit_code == ExitCode.BAD_INPUT
+    assert told.message == r"an argument or a file's name is not UTF-8 text: 'caf\udce9'"
+
+
 def test_a_full_disk_that_is_told_in_words_has_its_code_too() -> None:
     """git and Postgres say ENOSPC in their messages; the exceptions carry no errno."""
     from outerloop.controller.git import GitError
