@@ -222,7 +222,7 @@ class FileCluster:
             state=JobState(body["state"]),
             reason=body.get("reason", ""),
             exit_code=body.get("exit"),
-            node="n1",
+            node=body.get("node", "n1"),
             submitted=body.get("submitted"),
             started=body.get("started"),
             ended=body.get("ended"),

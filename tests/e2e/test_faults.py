@@ -439,6 +439,47 @@ def test_node_fail_excludes_the_node_and_its_late_result_is_never_read(world: Wo
     assert json.loads((slot / "accepted").read_text())["attempt"] == 2
 
 
+def test_row_73_a_node_that_fails_every_job_at_once_is_left_alone_and_cannot_eat_every_try(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(**PATIENT, backoff_seconds=600)
+    run_id = world.submit("better")
+    _first, second = world.measuring_jobs()
+    world.cluster.execute(second)
+
+    def fails_at_once(job: str, node: str) -> None:
+        """As a broken node does it: it is always free, and nothing of ours ever runs."""
+        submitted = float(world.cluster.jobs()[job]["submitted"])
+        times = {"started": submitted + 1, "ended": submitted + 6}
+        world.cluster.change(job, state="failed", exit=1, node=node, **times)
+        world.tick()
+        world.pass_time(61)  # the grace in which a result could still turn up
+        world.tick()
+
+    def tried() -> list[str]:
+        return [job for job in world.measuring_jobs() if job != second]
+
+    # Without a name for the node there is only the back-off, which doubles; with one, the node is left alone as well.
+    for number, (node, waits, avoided) in enumerate([("n7", 600, ["n7"]), ("", 1200, ["n7"])], 1):
+        fails_at_once(tried()[-1], node)
+        assert outcomes(world).count("infrastructure NEVER_STARTED") == number, world.describe()
+        world.pass_time(waits - 300)
+        world.tick()
+        assert len(tried()) == number, "the next try came before its time"
+        world.pass_time(301)
+        world.tick()
+        assert len(tried()) == number + 1, world.describe()
+        assert world.cluster.jobs()[tried()[-1]]["exclude"] == avoided
+    fails_at_once(tried()[-1], "n8")
+    world.pass_time(100_000)
+    world.tick()
+    assert len(tried()) == 3 and state(world, run_id) == ("blocked", "INFRASTRUCTURE"), world.describe()
+    world.retry(run_id)
+    world.tick()
+    assert len(tried()) == 4 and world.cluster.jobs()[tried()[-1]]["exclude"] == ["n7", "n8"]
+    finish(world)
+
+
 def test_a_result_counts_whatever_the_queue_says_of_its_job(world: World) -> None:
     run_id = world.submit("better")
     jobs = world.measuring_jobs()

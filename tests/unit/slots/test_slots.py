@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import io
 import json
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outerloop.job import files as job_files
 from outerloop.job import layout
+from outerloop.job.pack import MEMBER
 from outerloop.slots import Determinants, Pin, SlotDirectory, StateRoot, canonical_json
 from outerloop.slots.files import publish, read_json
 from outerloop.slots.files import replace as rewrite
@@ -107,6 +114,110 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(OSError, match="No space"):
             act(tmp_path / "x.json", {"a": 1}, name="slot.spec")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_row_14_submissions_of_one_moment_have_scripts_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots, numbers of one slot, and one intent that two processes carry out: nobody's script is ever another's."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # many small writes; a crash of the machine is not at issue
+    slots = [replace(WORK, command=f"run {number}") for number in range(4)]
+    asked = [(SlotDirectory(tmp_path / work.digest, work.digest), n) for work in slots for n in (1, 2)] * 2
+    start = threading.Barrier(len(asked) + 1, timeout=60)
+    paths: list[Path] = []
+    torn: list[str] = []
+
+    def text(slot: SlotDirectory, n: int) -> str:
+        return f"#!/bin/sh\n# {slot.digest} {n}\n" + f"echo {n}\n" * 2000
+
+    def submit(slot: SlotDirectory, n: int) -> None:
+        start.wait()
+        for _ in range(5):
+            script = slot.prepare_attempt(n, {"attempt": n}, text(slot, n))
+            if script.read_text() != text(slot, n):  # the other carrier of this intent may be writing it, too
+                torn.append(str(script))
+        paths.append(script)
+
+    threads = [threading.Thread(target=submit, args=each) for each in asked]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    for thread in threads:
+        thread.join()
+    assert len(paths) == len(asked) and len(set(paths)) == len(asked) / 2 and torn == []
+    for slot, n in asked:
+        assert (slot.attempt(n) / layout.SCRIPT).read_text() == text(slot, n)
+        assert not [entry.name for entry in slot.attempt(n).iterdir() if entry.name.endswith(".tmp")]
+
+
+class CachedAbsence:
+    """A file system whose client remembers that a name was absent until the folder is listed, whatever its type."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.absent: set[str] = set()
+        for name in ("stat", "lstat", "open"):
+            patch.setattr(os, name, self.remembering(getattr(os, name)))
+        patch.setattr(io, "open", self.remembering(io.open))
+        patch.setattr(builtins, "open", self.remembering(builtins.open))
+        for name in ("scandir", "listdir"):
+            patch.setattr(os, name, self.listing(getattr(os, name)))
+        patch.setattr(os, "statvfs", self.asked)
+
+    def remembering(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *arguments: Any, **named: Any) -> Any:
+            if str(path).startswith(("/proc/mounts", "/proc/self/mount")):
+                self.asked()
+            if str(path) in self.absent:
+                raise FileNotFoundError(errno.ENOENT, "remembered as absent", str(path))
+            return real(path, *arguments, **named)
+
+        return call
+
+    def listing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any = ".") -> Any:
+            self.absent = {name for name in self.absent if os.path.dirname(name) != str(path)}
+            return real(path)
+
+        return call
+
+    def asked(self, *_arguments: Any) -> None:
+        raise AssertionError("a reader of slots wants to know the type of the file system")
+
+
+def test_row_75_a_cached_absence_is_overcome_without_asking_for_the_file_systems_type(
+    slot: SlotDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(slot)
+    result(slot)
+    slot.pin(Pin(1, 0))
+    slot.settle(1, {"outcome": "done"})
+    slot.write_submitted(1, {"job_id": "7"})
+    (slot.attempt(1) / MEMBER).write_text('{"exit": 0}')
+    client = CachedAbsence(monkeypatch)
+
+    def unlisted() -> Path:
+        client.absent = {str(path) for path in (slot.path, *slot.path.rglob("*")) if path.suffix != ".tmp"}
+        return slot.attempt(1)
+
+    unlisted()
+    with pytest.raises(FileNotFoundError):
+        (slot.attempt(1) / layout.RESULT).read_bytes()  # what a reader that only opens would see
+    readers: list[Callable[[], Any]] = [
+        slot.spec,
+        slot.pinned,
+        slot.value,
+        lambda: slot.claim(1),
+        lambda: slot.result(1),
+        lambda: slot.settled(1),
+        lambda: slot.submitted(1),
+        lambda: slot.order(1),
+        lambda: slot.member(1),
+        lambda: job_files.listed(str(slot.attempt(1) / layout.RESULT)),
+        lambda: job_files.read_object_patiently(str(slot.attempt(1) / layout.ORDER)),
+    ]
+    for number, reader in enumerate(readers):
+        unlisted()
+        assert reader(), f"reader {number} took a cached absence for the truth"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"null", b'{"a": 1} trailing', b"\xff\xfe", b"[" * 100_000])
