@@ -53,7 +53,7 @@ test-pyslurm: venv          ## the tests of the pyslurm backend, on the real lib
 	OUTERLOOP_TEST_PYSLURM=1 OUTERLOOP_REQUIRE_SLURM=1 $(BIN)/python -m pytest tests/slurm/test_backend_contract.py
 
 lint: venv                  ## style
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python docs/generate_cli.py --check
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python docs/generate_reference.py --check
 
 types: venv                 ## static types
 	$(BIN)/mypy
@@ -71,7 +71,7 @@ docs: venv                  ## the manual, in site/; fails for a dead link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 docs-reference: venv        ## regenerate the reference pages
-	$(BIN)/python docs/generate_cli.py
+	$(BIN)/python docs/generate_reference.py
 
 clean:                      ## remove what the demos left
 	-OUTERLOOP_CONFIG=$(CURDIR)/.demo/config.toml $(BIN)/outerloop db stop

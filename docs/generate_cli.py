@@ -1,28 +1,23 @@
-"""Write docs/reference/cli.md from the commands themselves.
+"""docs/reference/cli.md from the commands themselves; generate_reference.py writes it, with the other pages.
 
-    python docs/generate_cli.py            writes the page
-    python docs/generate_cli.py --check    exits 1 when the page is not what this would write
-
-The page depends on the code alone: no widths of terminals, no home folders, no dates.
+The page depends on the code alone: no widths of terminals, no home folders, no dates. `python docs/generate_cli.py`
+does what generate_reference.py does.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from outerloop.cli import COMMANDS, app
 from outerloop.cli.errors import ExitCode
 
-PAGE = Path(__file__).parent / "reference" / "cli.md"
-
 HEADER = """\
 # Command line
 
-<!-- Written by docs/generate_cli.py; edit the commands instead. -->
+<!-- Written by docs/generate_reference.py; edit the commands instead. -->
 
 Every command has `--help`. Commands that show something take `--json`. Runs are named by their id or the beginning
 of one that fits no other. Output is plain text of at most 80 columns when it goes to a pipe; on a terminal `NO_COLOR`
@@ -31,8 +26,9 @@ turns colours off.
 ## Settings
 
 Commands read `config.toml`: the file that `OUTERLOOP_CONFIG` names, else `~/.config/outerloop/config.toml`
-(`XDG_CONFIG_HOME` is honoured). `outerloop init` writes it with every setting explained. Each setting can also be an
-environment variable, such as `OUTERLOOP_STATE` or `OUTERLOOP_SLURM__BIN_DIR`, which then wins.
+(`XDG_CONFIG_HOME` is honoured). `outerloop init` writes it with every setting explained. Each of the
+[settings](settings.md) can also be an environment variable, such as `OUTERLOOP_STATE` or `OUTERLOOP_SLURM__BIN_DIR`,
+which then wins.
 
 ## Shell completion
 
@@ -110,19 +106,7 @@ def _code(text: str) -> str:
     return f"`{text.replace('|', chr(92) + '|')}`"
 
 
-def main() -> int:
-    """Write the page, or compare it."""
-    wanted = page()
-    if "--check" in sys.argv[1:]:
-        there = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-        if there != wanted:
-            print(f"{PAGE} is not current: run python docs/generate_cli.py", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
+    from generate_reference import main
+
     sys.exit(main())

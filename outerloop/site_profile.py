@@ -67,10 +67,10 @@ class SiteFacts(_Table):
 class SiteProfile(_Table):
     """A profile file. The sections are those of config.toml, and only what is written counts."""
 
-    site: SiteFacts = Field(default_factory=SiteFacts)
-    slurm: SlurmSettings = Field(default_factory=SlurmSettings)
-    wake: WakeSettings = Field(default_factory=WakeSettings)
-    lanes: dict[str, LaneSettings] = Field(default_factory=dict)
+    site: SiteFacts = Field(default_factory=SiteFacts, description="What the site was seen to be.")
+    slurm: SlurmSettings = Field(default_factory=SlurmSettings, description="As in config.toml.")
+    wake: WakeSettings = Field(default_factory=WakeSettings, description="As in config.toml.")
+    lanes: dict[str, LaneSettings] = Field(default_factory=dict, description="As in config.toml.")
 
     @classmethod
     def read(cls, path: Path) -> tuple[dict[str, Any], list[Problem]]:

@@ -53,7 +53,7 @@ class Candidate(BaseModel):
 class _CandidatesFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    candidates: list[Candidate] = Field(default_factory=list)
+    candidates: list[Candidate] = Field(default_factory=list, description="The candidates.")
 
     @model_validator(mode="after")
     def _distinct(self) -> _CandidatesFile:

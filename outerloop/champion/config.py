@@ -70,12 +70,12 @@ class Commands(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    split: _Command
-    train: _Command
-    evaluate: _Command
-    teacher: _Command | None = None
-    ensemble: _Command | None = None
-    package: _Command | None = None
+    split: _Command = Field(description="Splits the data of a generation.")
+    train: _Command = Field(description="Trains one candidate.")
+    evaluate: _Command = Field(description="Scores checkpoints on one role's items.")
+    teacher: _Command | None = Field(default=None, description="Makes the soft targets that students learn from.")
+    ensemble: _Command | None = Field(default=None, description="Scores several checkpoints together.")
+    package: _Command | None = Field(default=None, description="Takes a champion away.")
 
 
 class Rules(BaseModel):
@@ -83,10 +83,10 @@ class Rules(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    compare: Literal["result", "decided"] = "result"
-    objectives: tuple[Objective, ...] = DEFAULT_OBJECTIVES
-    min_coverage: float = 0.0
-    reject_objective: bool = False
+    compare: Literal["result", "decided"] = Field(default="result", description="Which counts are compared.")
+    objectives: tuple[Objective, ...] = Field(default=DEFAULT_OBJECTIVES, description="Error counts that are compared.")
+    min_coverage: float = Field(default=0.0, description="Least decided share of every class.")
+    reject_objective: bool = Field(default=False, description="Rejections are an objective of their own.")
 
 
 class CampaignConfig(BaseModel):
@@ -95,7 +95,7 @@ class CampaignConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Name of the campaign")
-    commands: Commands
+    commands: Commands = Field(description="What it runs.")
     candidates: str = Field(min_length=1, description="Path of the candidates file, re-read every round")
     base_seed: int = Field(default=0, ge=0, description="Generation g is split with seed base_seed + g")
     train_seed_base: int = Field(default=0, ge=0, description="Round r is trained with seed train_seed_base + r")

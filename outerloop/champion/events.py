@@ -27,8 +27,8 @@ class _Event(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
-    seq: int = 0
-    time: str | None = None
+    seq: int = Field(default=0, description="Place in the ledger, from 1 without gaps.")
+    time: str | None = Field(default=None, description="When it was written, UTC.")
 
 
 class GenerationEvent(_Event):
@@ -38,18 +38,20 @@ class GenerationEvent(_Event):
     told them; else the first valid test row fixes them.
     """
 
-    kind: Literal["generation"] = "generation"
-    status: Literal["opened", "split_ready", "split_failed"] = "opened"
-    generation: int
-    reason: str = ""
-    seed: int | None = None
-    rules: Rules | None = None
-    previous_champion: str | None = None
-    previous_front: tuple[str, ...] = ()
-    split_sha256: str = ""
-    totals: tuple[int, ...] | None = None
-    detail: str = ""
-    gpu_hours: float = 0.0
+    kind: Literal["generation"] = Field(default="generation", description="Kind.")
+    status: Literal["opened", "split_ready", "split_failed"] = Field(default="opened", description="What happened.")
+    generation: int = Field(description="Generation.")
+    reason: str = Field(default="", description="Why the generation was opened.")
+    seed: int | None = Field(default=None, description="Seed of its split.")
+    rules: Rules | None = Field(default=None, description="How its rows compare.")
+    previous_champion: str | None = Field(default=None, description="Champion of the generation before.")
+    previous_front: tuple[str, ...] = Field(default=(), description="Front of the generation before.")
+    split_sha256: str = Field(default="", description="SHA-256 of the split.")
+    totals: tuple[int, ...] | None = Field(
+        default=None, description="Denominators of the test set, in the objectives' order, if the split told them."
+    )
+    detail: str = Field(default="", description="Why it failed.")
+    gpu_hours: float = Field(default=0.0, description="GPU-hours that it took.")
 
 
 class RoundMember(BaseModel):
@@ -57,23 +59,23 @@ class RoundMember(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    run_id: str
-    candidate: Candidate
-    seed: int
-    base_sha256: str = ""
-    student: bool = False
-    soft_targets_sha256: str = ""
+    run_id: str = Field(description="Its training.")
+    candidate: Candidate = Field(description="The candidate, `{generation}` expanded.")
+    seed: int = Field(description="Seed of the training.")
+    base_sha256: str = Field(default="", description="SHA-256 of its base config.")
+    student: bool = Field(default=False, description="Whether it learns from a teacher.")
+    soft_targets_sha256: str = Field(default="", description="SHA-256 of the soft targets that it learns from.")
 
 
 class RoundEvent(_Event):
     """A round was opened. `candidates` is the whole list it was opened from, as written."""
 
-    kind: Literal["round"] = "round"
-    generation: int
-    round: int
-    members: tuple[RoundMember, ...]
-    candidates: tuple[Candidate, ...] = ()
-    candidates_sha256: str = ""
+    kind: Literal["round"] = Field(default="round", description="Kind.")
+    generation: int = Field(description="Generation.")
+    round: int = Field(description="Round.")
+    members: tuple[RoundMember, ...] = Field(description="What is trained.")
+    candidates: tuple[Candidate, ...] = Field(default=(), description="The list it was opened from, as written.")
+    candidates_sha256: str = Field(default="", description="SHA-256 of the candidates file.")
 
 
 class Checkpoint(BaseModel):
@@ -81,55 +83,61 @@ class Checkpoint(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    sha256: str = ""
-    selected: bool = False
-    gate_auc: float | None = None
-    validation_fail_to_pass: int | None = None
-    validation_scores_sha256: str = ""
+    name: str = Field(description="Its name.")
+    sha256: str = Field(default="", description="SHA-256; empty where the file is missing.")
+    selected: bool = Field(default=False, description="Whether the training chose it.")
+    gate_auc: float | None = Field(default=None, description="Area under the gate's curve, on validation.")
+    validation_fail_to_pass: int | None = Field(default=None, description="Its fail-to-pass errors on validation.")
+    validation_scores_sha256: str = Field(default="", description="SHA-256 of its validation scores.")
 
 
 class RunEvent(_Event):
     """A training ended, or an ensemble was put together. `inputs_sha256` is equal for runs that share inputs."""
 
-    kind: Literal["run"] = "run"
-    status: Literal["trained", "train_failed", "no_eligible_checkpoint", "stale_run_dir", "ensemble"]
-    run_id: str
-    generation: int
-    round: int
-    detail: str = ""
-    exit_code: int | None = None
-    config_sha256: str = ""
-    inputs_sha256: str = ""
-    checkpoints: tuple[Checkpoint, ...] = ()
-    members: tuple[Member, ...] = ()
-    gpu_hours: float = 0.0
+    kind: Literal["run"] = Field(default="run", description="Kind.")
+    status: Literal["trained", "train_failed", "no_eligible_checkpoint", "stale_run_dir", "ensemble"] = Field(
+        description="How it ended."
+    )
+    run_id: str = Field(description="The training.")
+    generation: int = Field(description="Generation.")
+    round: int = Field(description="Round.")
+    detail: str = Field(default="", description="Why it failed.")
+    exit_code: int | None = Field(default=None, description="Exit code of the command.")
+    config_sha256: str = Field(default="", description="SHA-256 of its config.")
+    inputs_sha256: str = Field(default="", description="Equal for trainings that share their inputs.")
+    checkpoints: tuple[Checkpoint, ...] = Field(default=(), description="What it offers.")
+    members: tuple[Member, ...] = Field(default=(), description="Members of an ensemble.")
+    gpu_hours: float = Field(default=0.0, description="GPU-hours that it took.")
 
 
 class EvalEvent(_Event):
     """One checkpoint was scored on one role's items, or could not be."""
 
-    kind: Literal["eval"] = "eval"
-    status: Literal["scored", "failed"] = "scored"
-    generation: int
-    round: int
-    run_id: str
-    checkpoint: str
-    role: Role = "test"
-    detail: str = ""
-    row: Counts = Field(default_factory=dict)
-    decided: Counts | None = None
-    rates: dict[str, float] = Field(default_factory=dict)
-    macro_f1: float | None = None
-    s_f1: float | None = None
-    gate_auc: float | None = None
-    gate_curve: tuple[tuple[float, ...], ...] | None = None
-    reject_band: tuple[float, float] | None = None
-    optimism: tuple[float, ...] | None = None
-    checkpoint_sha256: str = ""
-    report_sha256: str = ""
-    scores_sha256: str = ""
-    gpu_hours: float = 0.0
+    kind: Literal["eval"] = Field(default="eval", description="Kind.")
+    status: Literal["scored", "failed"] = Field(default="scored", description="Whether it was scored.")
+    generation: int = Field(description="Generation.")
+    round: int = Field(description="Round.")
+    run_id: str = Field(description="The training.")
+    checkpoint: str = Field(description="The checkpoint.")
+    role: Role = Field(default="test", description="Whose items were scored.")
+    detail: str = Field(default="", description="Why it failed.")
+    row: Counts = Field(default_factory=dict, description="Counts of the report.")
+    decided: Counts | None = Field(default=None, description="Counts of the decided items alone.")
+    rates: dict[str, float] = Field(default_factory=dict, description="Rates of the report.")
+    macro_f1: float | None = Field(default=None, description="Macro F1.")
+    s_f1: float | None = Field(default=None, description="F1 of the passing class.")
+    gate_auc: float | None = Field(default=None, description="Area under the gate's curve.")
+    gate_curve: tuple[tuple[float, ...], ...] | None = Field(default=None, description="Points of that curve.")
+    reject_band: tuple[float, float] | None = Field(
+        default=None, description="Scores between which items are rejected."
+    )
+    optimism: tuple[float, ...] | None = Field(
+        default=None, description="Expected true rate of the selected one, less its test rate, per objective."
+    )
+    checkpoint_sha256: str = Field(default="", description="SHA-256 of the checkpoint.")
+    report_sha256: str = Field(default="", description="SHA-256 of the report.")
+    scores_sha256: str = Field(default="", description="SHA-256 of the scores.")
+    gpu_hours: float = Field(default=0.0, description="GPU-hours that it took.")
 
     @property
     def subject(self) -> str:
@@ -140,23 +148,23 @@ class EvalEvent(_Event):
 class ChampionEvent(_Event):
     """The champion changed; `eval_seq` is the evaluation that made it one."""
 
-    kind: Literal["champion"] = "champion"
-    generation: int
-    subject: str
-    eval_seq: int
-    counts: tuple[int, ...]
-    previous: str | None = None
+    kind: Literal["champion"] = Field(default="champion", description="Kind.")
+    generation: int = Field(description="Generation.")
+    subject: str = Field(description="Training and checkpoint.")
+    eval_seq: int = Field(description="The evaluation that made it champion.")
+    counts: tuple[int, ...] = Field(description="Its error counts.")
+    previous: str | None = Field(default=None, description="Champion before it.")
 
 
 class ParetoSetEvent(_Event):
     """The front changed: who entered, who left (in order of arrival) and how many are on it now."""
 
-    kind: Literal["pareto_set"] = "pareto_set"
-    generation: int
-    eval_seq: int
-    entered: str
-    left: tuple[str, ...] = ()
-    size: int
+    kind: Literal["pareto_set"] = Field(default="pareto_set", description="Kind.")
+    generation: int = Field(description="Generation.")
+    eval_seq: int = Field(description="The evaluation that changed the front.")
+    entered: str = Field(description="Who entered.")
+    left: tuple[str, ...] = Field(default=(), description="Who left, in order of arrival.")
+    size: int = Field(description="How many are on it now.")
 
 
 class CheckLine(BaseModel):
@@ -164,17 +172,17 @@ class CheckLine(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    objective: str
-    test_count: int
-    test_total: int
-    reserve_count: int
-    reserve_total: int
-    optimism: float
-    z: float | None
-    p: float
-    power: float
-    false_alarm: float
-    false_alarm_selected: float
+    objective: str = Field(description="Name of the objective.")
+    test_count: int = Field(description="Errors on the test set.")
+    test_total: int = Field(description="Items of it.")
+    reserve_count: int = Field(description="Errors on the reserve.")
+    reserve_total: int = Field(description="Items of it.")
+    optimism: float = Field(description="Expected true rate, less the rate on the set it was chosen on.")
+    z: float | None = Field(description="Statistic; none for an exact test.")
+    p: float = Field(description="Its p value.")
+    power: float = Field(description="Chance to notice errors that rose by half.")
+    false_alarm: float = Field(description="Chance of `luck` for a model that was not selected and did not change.")
+    false_alarm_selected: float = Field(description="The same, for the best of so many.")
 
 
 class ReserveCheckEvent(_Event):
@@ -184,17 +192,17 @@ class ReserveCheckEvent(_Event):
     whose evaluation failed; `ends` is the reason for which the generation ends, "" if it goes on.
     """
 
-    kind: Literal["reserve_check"] = "reserve_check"
-    status: Literal["started", "passed", "luck", "stale", "not_run"]
-    generation: int
-    subject: str
-    champion_seq: int
-    evaluations: int
-    rule: str = "z"
-    alpha: float | None = None
-    lines: tuple[CheckLine, ...] = ()
-    ends: str = ""
-    detail: str = ""
+    kind: Literal["reserve_check"] = Field(default="reserve_check", description="Kind.")
+    status: Literal["started", "passed", "luck", "stale", "not_run"] = Field(description="How it ended.")
+    generation: int = Field(description="Generation.")
+    subject: str = Field(description="Training and checkpoint.")
+    champion_seq: int = Field(description="The champion event that is checked.")
+    evaluations: int = Field(description="Comparable test rows at the trigger.")
+    rule: str = Field(default="z", description="The rule.")
+    alpha: float | None = Field(default=None, description="Its level.")
+    lines: tuple[CheckLine, ...] = Field(default=(), description="Its numbers, per objective.")
+    ends: str = Field(default="", description="Why the generation ends; empty: it goes on.")
+    detail: str = Field(default="", description="Why it was not run.")
 
 
 class TeacherEvent(_Event):
@@ -203,28 +211,28 @@ class TeacherEvent(_Event):
     `group` is set for `margins`, and for a `failed` that ended a margins job.
     """
 
-    kind: Literal["teacher"] = "teacher"
-    status: Literal["started", "margins", "finished", "failed"]
-    generation: int
-    attempt: int
-    members: tuple[Member, ...] = ()
-    group: str = ""
-    path: str = ""
-    sha256: str = ""
-    detail: str = ""
-    gpu_hours: float = 0.0
+    kind: Literal["teacher"] = Field(default="teacher", description="Kind.")
+    status: Literal["started", "margins", "finished", "failed"] = Field(description="The step.")
+    generation: int = Field(description="Generation.")
+    attempt: int = Field(description="Attempt, from 1.")
+    members: tuple[Member, ...] = Field(default=(), description="Frozen at `started`.")
+    group: str = Field(default="", description="Which group of margins.")
+    path: str = Field(default="", description="The file.")
+    sha256: str = Field(default="", description="Its SHA-256.")
+    detail: str = Field(default="", description="Why it failed.")
+    gpu_hours: float = Field(default=0.0, description="GPU-hours that it took.")
 
 
 class PackageEvent(_Event):
     """A champion went to the package command, came back, made room for a newer one, or could not start."""
 
-    kind: Literal["package"] = "package"
-    status: Literal["launched", "finished", "dropped", "launch_failed"]
-    generation: int
-    subject: str
-    exit_code: int | None = None
-    detail: str = ""
-    gpu_hours: float = 0.0
+    kind: Literal["package"] = Field(default="package", description="Kind.")
+    status: Literal["launched", "finished", "dropped", "launch_failed"] = Field(description="The step.")
+    generation: int = Field(description="Generation.")
+    subject: str = Field(description="Training and checkpoint.")
+    exit_code: int | None = Field(default=None, description="Exit code of the command.")
+    detail: str = Field(default="", description="Why it could not start.")
+    gpu_hours: float = Field(default=0.0, description="GPU-hours that it took.")
 
 
 class DispatchEvent(_Event):
@@ -235,13 +243,15 @@ class DispatchEvent(_Event):
     again: "split", "teacher" or "package".
     """
 
-    kind: Literal["dispatch"] = "dispatch"
-    action: Literal["launched", "stop", "resume", "cancel", "advance", "retry", "candidates_rejected"]
-    job: Job | None = None
-    setting: int = 0
-    target: str = ""
-    reason: str = ""
-    digest: str = ""
+    kind: Literal["dispatch"] = Field(default="dispatch", description="Kind.")
+    action: Literal["launched", "stop", "resume", "cancel", "advance", "retry", "candidates_rejected"] = Field(
+        description="What was said."
+    )
+    job: Job | None = Field(default=None, description="The job, as it was handed out.")
+    setting: int = Field(default=0, description="Number of the submission whose tree and environment it runs in.")
+    target: str = Field(default="", description="What is tried again.")
+    reason: str = Field(default="", description="Why.")
+    digest: str = Field(default="", description="Digest of the candidates file that was rejected.")
 
 
 Event = Annotated[

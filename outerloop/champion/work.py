@@ -37,12 +37,14 @@ class Member(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    run_id: str
-    checkpoint: str
-    checkpoint_sha256: str
-    config_sha256: str = ""
+    run_id: str = Field(description="Its training.")
+    checkpoint: str = Field(description="Its name within the training.")
+    checkpoint_sha256: str = Field(description="SHA-256 of the checkpoint.")
+    config_sha256: str = Field(default="", description="SHA-256 of its config.")
     # Validation scores that fix the checkpoint's reject band; "" for none.
-    band_scores_sha256: str = ""
+    band_scores_sha256: str = Field(
+        default="", description="SHA-256 of the validation scores that fix its reject band."
+    )
 
 
 class Job(BaseModel):
@@ -56,20 +58,22 @@ class Job(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    key: str
-    kind: JobKind
-    generation: int
-    round: int = 0
-    run_id: str = ""
-    role: Role | None = None
-    command: str
-    fields: dict[str, JsonValue] = Field(default_factory=dict)
-    reads: dict[str, str] = Field(default_factory=dict)
-    members: tuple[Member, ...] = ()
-    ensemble: bool = False
-    awaits: tuple[str, ...] = Field(min_length=1)
-    resources: Resources = Resources()
-    live: bool = Field(default=False, exclude=True)
+    key: str = Field(description="Name within the campaign.")
+    kind: JobKind = Field(description="Which command.")
+    generation: int = Field(description="Generation.")
+    round: int = Field(default=0, description="Round; 0: none.")
+    run_id: str = Field(default="", description="The training it belongs to.")
+    role: Role | None = Field(default=None, description="Whose items are scored.")
+    command: str = Field(description="The command's template.")
+    fields: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Values of the template's fields that the core knows."
+    )
+    reads: dict[str, str] = Field(default_factory=dict, description="What it reads, with SHA-256 digests.")
+    members: tuple[Member, ...] = Field(default=(), description="Checkpoints that it reads.")
+    ensemble: bool = Field(default=False, description="Whether they are scored together.")
+    awaits: tuple[str, ...] = Field(min_length=1, description="Outcomes that end it.")
+    resources: Resources = Field(default=Resources(), description="What it asks for.")
+    live: bool = Field(default=False, exclude=True, description="Whether it is out already.")
 
     def determinants(self) -> dict[str, JsonValue]:
         """All that the core knows of what determines the result; the controller adds tree and environment.

@@ -53,24 +53,28 @@ class Decision(_Table):
 class Layout(_Table):
     """Overrides of the model's `meta.serving`; what they mean is checked where they are used (serving.py)."""
 
-    flavor: str | None = None
-    vllm_gpus: str | None = None
-    tensor_parallel: int | None = None
-    trainer_gpus: str | None = None
-    mode: Literal["server", "colocate"] | None = None
+    flavor: str | None = Field(default=None, description="Kind of machine: a known flavor, or a lane with `node_gpus`.")
+    vllm_gpus: str | None = Field(default=None, description='GPUs of the server, such as "6,7".')
+    tensor_parallel: int | None = Field(default=None, description="GPUs over which the server splits the model.")
+    trainer_gpus: str | None = Field(default=None, description="GPUs of the trainer.")
+    mode: Literal["server", "colocate"] | None = Field(
+        default=None, description="Server beside the trainer, or in its process."
+    )
 
 
 class Compute(_Table):
-    layout: Layout = Layout()
+    layout: Layout = Field(default=Layout(), description="Where the model is served while it is trained.")
 
 
 class Challenge(_Table):
     """One fragment. `open` challenges take entries."""
 
-    meta: dict[str, Any] = Field(default_factory=dict)
-    challenge: Combination
-    decision: Decision = Decision()
-    compute: Compute = Compute()
+    meta: dict[str, Any] = Field(
+        default_factory=dict, description='What people see: `name`, `status`; "active" takes entries.'
+    )
+    challenge: Combination = Field(description="What every entry shares.")
+    decision: Decision = Field(default=Decision(), description="The rule.")
+    compute: Compute = Field(default=Compute(), description="Where it runs.")
 
     @property
     def open(self) -> bool:

@@ -1,18 +1,7 @@
 """A run's ledger on disk: runs/<id>/events/<seq>.json, each written once, by link, before its transaction commits.
 
-Covered: appending with one winner per number, reading, the shapes of the events, folding them into the record.
+Covered: appending with one winner per number, reading, the kinds of events, folding them into the record.
 Not covered: deciding what happens (advance.py). The same fold serves a living run and `db rebuild`.
-
-    round    round, base_commit, base_tree, champion_seq, promotable, siblings, replicate_start, pair_seeds,
-             suite_seeds {benchmark: seeds}: what a round of measuring is made of; drawn, so not determined
-    look     round, pairs, llr, lower, upper, mean_gain, sd: one look of a sequential test
-    crown    round, seq: the run goes for champion number `seq`; from here on a cancel comes too late
-    facts    round, lane, nodes, reports {role: peak memory, step time, checkpoint cost}: what a training said of itself
-    verdict  round, verdict (all numbers), champion_seq (or null)
-    cancel   by, why
-    retry    by, slots
-    pause    by, why: nothing new is submitted from here on
-    resume   by
 """
 
 from __future__ import annotations
@@ -31,6 +20,7 @@ from outerloop.slots import StateRoot
 from outerloop.slots.files import publish, read_json
 
 __all__ = [
+    "EVENTS",
     "PAUSED",
     "Behind",
     "Ledger",
@@ -42,6 +32,77 @@ __all__ = [
     "paused",
 ]
 
+
+EVENTS: dict[str, tuple[str, dict[str, str]]] = {
+    "round": (
+        "A round of measuring: everything in it was drawn or chosen, so the inputs do not determine it.",
+        {
+            "round": "Number of the round, from 0.",
+            "base_commit": "Commit that is measured as the base.",
+            "base_tree": "Its tree.",
+            "champion_seq": "Number of the champion that the base is; null where it is none.",
+            "promotable": "Whether acceptance makes the candidate champion.",
+            "siblings": "Benchmarks of the suite that are measured besides.",
+            "replicate_start": "First replicate number of the round's measures, which no other round uses.",
+            "pair_seeds": "A seed for each pair.",
+            "suite_seeds": "The same for each sibling.",
+            "prior_pairs": "Pairs that earlier askings of the same question measured.",
+            "asking": "How often the question was asked, this one included.",
+            "noise_sd": "Standard deviation of each benchmark that a noise study found, as text.",
+        },
+    ),
+    "look": (
+        "One look of a sequential test.",
+        {
+            "round": "Round.",
+            "pairs": "Pairs that were looked at.",
+            "llr": "Log-likelihood ratio.",
+            "lower": "Bound below which the candidate is rejected.",
+            "upper": "Bound above which it is accepted.",
+            "mean_gain": "Mean gain, as text.",
+            "sd": "Standard deviation of the gains, as text.",
+        },
+    ),
+    "ladder": (
+        "What a submitter may know of hidden items.",
+        {
+            "round": "Round.",
+            "improved": "Whether the candidate stepped up the ladder.",
+            "released": "The loss that was released for it; null where none was.",
+            "best": "The lowest loss that was released so far.",
+            "items": "Number of hidden items.",
+        },
+    ),
+    "crown": (
+        "The run goes for champion number `seq`; from here on a cancel comes too late.",
+        {"round": "Round.", "seq": "Number of the champion."},
+    ),
+    "facts": (
+        "What a training said of itself, noted before its folders may be collected.",
+        {
+            "round": "Round.",
+            "lane": "Lane it ran in.",
+            "nodes": "Nodes of a launch.",
+            "reports": "By role: peak memory, step time, checkpoint cost.",
+        },
+    ),
+    "setting": (
+        "A campaign was submitted again, with another tree or environment.",
+        {"round": "Number of the submission.", "by": "Account.", "setting": "Tree, environment and commands."},
+    ),
+    "verdict": (
+        "The end.",
+        {
+            "round": "Round that decided.",
+            "verdict": "The verdict with all of its numbers.",
+            "champion_seq": "Number of the champion that the candidate became; null where it became none.",
+        },
+    ),
+    "cancel": ("An operator ended the run.", {"by": "Account.", "why": "What was said."}),
+    "pause": ("Nothing new is submitted from here on.", {"by": "Account.", "why": "What was said."}),
+    "resume": ("A pause was taken back.", {"by": "Account."}),
+}
+"""Kind of event -> (what it says, key of its body -> meaning). `append` takes nothing else."""
 
 PAUSED = "PAUSED"
 """Reason word of a run that an operator paused. It is blocked, but nothing is wrong with it."""
@@ -96,7 +157,10 @@ class Ledger:
 
     def append(self, seq: int, kind: str, body: dict[str, Any]) -> LedgerEvent:
         """Write event number `seq`. When it was already there with the same kind and round, that one counts (a
-        process that died before its commit wrote it); with another kind, Behind is raised."""
+        process that died before its commit wrote it); with another kind, Behind is raised. Raises KeyError for a kind or a key that `EVENTS` does not have."""
+        strange = body.keys() - EVENTS[kind][1].keys()
+        if strange:
+            raise KeyError(f"{kind} events have no {', '.join(sorted(strange))}; see EVENTS")
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         publish(
             self.root.event(self.run_id, seq),

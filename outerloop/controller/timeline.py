@@ -89,13 +89,15 @@ def _event(event: EventView) -> str:
         case "verdict":
             verdict = body.get("verdict") or {}
             return f"verdict: {verdict.get('sentence') or verdict.get('outcome')}"
+        case "ladder":
+            return "a step up the ladder" if body.get("improved") else "no step up the ladder"
+        case "setting":
+            return f"submitted again by {body.get('by')}"
         case "cancel":
             return f"cancelled by {body.get('by')}: {body.get('why')}"
         case "pause":
             return f"paused by {body.get('by')}: {body.get('why')}"
         case "resume":
             return f"resumed by {body.get('by')}"
-        case "retry":
-            return f"attempts given again by {body.get('by')}"
         case other:
             return other

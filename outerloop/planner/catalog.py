@@ -33,9 +33,9 @@ and optimizer. bf16_pure: weights, gradients and optimizer state in bf16."""
 class Utilisation(Frozen):
     """Share of peak FLOP/s sustained over a training step: pessimistic, central, optimistic."""
 
-    low: float = Field(gt=0, le=1)
-    central: float = Field(gt=0, le=1)
-    high: float = Field(gt=0, le=1)
+    low: float = Field(gt=0, le=1, description="Pessimistic.")
+    central: float = Field(gt=0, le=1, description="Central.")
+    high: float = Field(gt=0, le=1, description="Optimistic.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Utilisation:
@@ -47,16 +47,18 @@ class Utilisation(Frozen):
 class Gpu(Frozen):
     """One kind of GPU. TFLOP/s are dense peaks; `bf16_tflops` None means that the card has no bf16."""
 
-    name: str
-    memory_gb: float = Field(gt=0, le=10**9)
-    bf16_tflops: float | None = Field(default=None, gt=0, le=10**9)
-    fp16_tflops: float = Field(gt=0, le=10**9)
+    name: str = Field(description="What it is called.")
+    memory_gb: float = Field(gt=0, le=10**9, description="Memory, in GB.")
+    bf16_tflops: float | None = Field(
+        default=None, gt=0, le=10**9, description="Dense peak in bf16. Unset: the card has none."
+    )
+    fp16_tflops: float = Field(gt=0, le=10**9, description="Dense peak in fp16.")
     fp32_tflops: float = Field(gt=0, le=10**9, description="TF32 where the card has it")
     link_gb_per_s: float = Field(gt=0, le=10**9, description="one direction, GPU to GPU inside a host")
     pcie_gb_per_s: float = Field(gt=0, le=10**9, description="one direction, host memory to GPU")
-    utilisation: Utilisation
-    utilisation_source: str = "given"
-    source: str = "given"
+    utilisation: Utilisation = Field(description="Share of the peak that a training step sustains.")
+    utilisation_source: str = Field(default="given", description="Where that share comes from.")
+    source: str = Field(default="given", description="Where the other figures come from.")
 
     def peak_tflops(self, precision: Precision) -> float | None:
         """Dense peak for `precision`; None when the card cannot compute in it."""

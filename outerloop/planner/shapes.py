@@ -22,22 +22,22 @@ LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_pr
 class ModelShape(Frozen):
     """A dense decoder-only transformer. All widths in elements."""
 
-    name: str
-    hidden: int = Field(gt=0, le=10**9)
-    layers: int = Field(gt=0, le=10**9)
-    heads: int = Field(gt=0, le=10**9)
-    kv_heads: int = Field(gt=0, le=10**9)
-    head_dim: int = Field(gt=0, le=10**9)
-    feed_forward: int = Field(gt=0, le=10**9)
-    vocabulary: int = Field(gt=0, le=10**9)
-    tied_embeddings: bool = False
-    feed_forward_kind: Literal["gated", "plain"] = "gated"
-    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
-    norms_per_layer: int = Field(default=2, gt=0, le=10**9)
-    qkv_bias: bool = False
-    all_biases: bool = False
-    learned_positions: int = Field(default=0, ge=0, le=10**9)
-    source: str = "given"
+    name: str = Field(description="What it is called.")
+    hidden: int = Field(gt=0, le=10**9, description="Width of the residual stream.")
+    layers: int = Field(gt=0, le=10**9, description="Number of blocks.")
+    heads: int = Field(gt=0, le=10**9, description="Query heads.")
+    kv_heads: int = Field(gt=0, le=10**9, description="Key and value heads.")
+    head_dim: int = Field(gt=0, le=10**9, description="Width of a head.")
+    feed_forward: int = Field(gt=0, le=10**9, description="Inner width of the feed-forward.")
+    vocabulary: int = Field(gt=0, le=10**9, description="Tokens of the vocabulary.")
+    tied_embeddings: bool = Field(default=False, description="Whether input and output embeddings are one matrix.")
+    feed_forward_kind: Literal["gated", "plain"] = Field(default="gated", description="Three matrices (gated) or two.")
+    norm: Literal["rmsnorm", "layernorm"] = Field(default="rmsnorm", description="Which norm it has.")
+    norms_per_layer: int = Field(default=2, gt=0, le=10**9, description="Norms of one block.")
+    qkv_bias: bool = Field(default=False, description="Whether query, key and value have biases.")
+    all_biases: bool = Field(default=False, description="Whether every linear layer has one.")
+    learned_positions: int = Field(default=0, ge=0, le=10**9, description="Rows of a learned position table; 0: none.")
+    source: str = Field(default="given", description="Where the figures come from.")
 
     @property
     def query_width(self) -> int:

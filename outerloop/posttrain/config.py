@@ -37,32 +37,32 @@ class _Table(BaseModel):
 class Model(_Table):
     """What is trained: `builtin:NAME`, `file:/FOLDER`, or a hub id at a 40-hex revision."""
 
-    id: str = Field(min_length=1)
-    revision: str = Field(min_length=1)
+    id: str = Field(min_length=1, description="`builtin:NAME`, `file:/FOLDER` or a hub id.")
+    revision: str = Field(min_length=1, description="For a hub id: the 40 hex digits of a commit.")
 
 
 class TrainData(_Table):
     """The submission. Without repo_id, `path` is a file, relative to the configuration's folder."""
 
-    path: str = Field(min_length=1)
-    repo_id: str | None = None
-    revision: str | None = None
+    path: str = Field(min_length=1, description="File, relative to the configuration's folder, or in the repository.")
+    repo_id: str | None = Field(default=None, description="Dataset on the hub. Unset: `path` is a file.")
+    revision: str | None = Field(default=None, description="Commit of the dataset.")
 
 
 class Suite(_Table):
     """One held-out suite. Fields of a row are found by name; a row without `id_field` is named by its number."""
 
     name: str = Field(default="", pattern=r"^[^/\\]*$", description="Empty where there is only one.")
-    repo_id: str
-    revision: str
-    path: str
-    task_list: str
-    id_field: str = "id"
-    prompt_field: str = "prompt"
-    answer_field: str = "answer"
+    repo_id: str = Field(description="`builtin:NAME`, `file:/FOLDER` or a dataset on the hub.")
+    revision: str = Field(description="Commit of the dataset.")
+    path: str = Field(description="File in it.")
+    task_list: str = Field(description="List of the tasks that count.")
+    id_field: str = Field(default="id", description="Field that names a row.")
+    prompt_field: str = Field(default="prompt", description="Field of the prompt.")
+    answer_field: str = Field(default="answer", description="Field of the answer.")
     answer_pattern: str | None = Field(default=None, description="Regular expression whose group 1 is the answer.")
     instruction: str | None = Field(default=None, description="Goes below every prompt.")
-    scorer: str = "exact"
+    scorer: str = Field(default="exact", description="How an answer is judged.")
 
     @property
     def label(self) -> str:
@@ -80,46 +80,50 @@ class Suite(_Table):
 class Runtime(_Table):
     """What all stages share. dtype follows from `weights`: the design's table, which the planner uses too."""
 
-    weights: Literal["full", "lora", "qlora"] = "full"
-    lora_r: int = Field(default=16, ge=1)
-    lora_alpha: int = Field(default=32, ge=1)
+    weights: Literal["full", "lora", "qlora"] = Field(
+        default="full", description="What is trained: all weights, adapters, or adapters over 4 bits."
+    )
+    lora_r: int = Field(default=16, ge=1, description="Rank of the adapters.")
+    lora_alpha: int = Field(default=32, ge=1, description="Their scale is this, over the rank.")
     max_length: int = Field(default=1024, ge=2, description="Tokens of a training row.")
     max_completion_length: int = Field(default=256, ge=1, description="Tokens that are generated at most.")
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = Field(default=False, description="Less memory for more time.")
     isolation: Literal["none", "bwrap"] = Field(default="none", description="Sandbox around code that is run to score.")
 
 
 class _Training(_Table):
-    max_steps: int = Field(ge=1)
-    per_device_train_batch_size: int = Field(default=8, ge=1)
-    gradient_accumulation_steps: int = Field(default=1, ge=1)
-    learning_rate: float = Field(gt=0)
-    lr_scheduler_type: str = "linear"
-    warmup_steps: int = Field(default=0, ge=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_steps: int = Field(ge=1, description="Optimizer steps.")
+    per_device_train_batch_size: int = Field(default=8, ge=1, description="Rows of a micro-step on one GPU.")
+    gradient_accumulation_steps: int = Field(default=1, ge=1, description="Micro-steps of an optimizer step.")
+    learning_rate: float = Field(gt=0, description="Peak learning rate.")
+    lr_scheduler_type: str = Field(default="linear", description="Its schedule, as transformers names it.")
+    warmup_steps: int = Field(default=0, ge=0, description="Steps of the warm-up.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Norm at which gradients are cut.")
     save_steps: int = Field(default=50, ge=1, description="Optimizer steps between checkpoints.")
 
 
 class Sft(_Training):
-    packing: bool = False
-    completion_only_loss: bool = True
+    packing: bool = Field(default=False, description="Several rows in one sequence.")
+    completion_only_loss: bool = Field(default=True, description="Whether the prompt has no loss.")
 
 
 class Dpo(_Training):
-    beta: float = Field(default=0.1, gt=0)
+    beta: float = Field(default=0.1, gt=0, description="Strength of the pull to the reference.")
 
 
 class Grpo(_Training):
-    engine: Engine = "transformers"
-    num_generations: int = Field(default=8, ge=2)
+    engine: Engine = Field(default="transformers", description="What generates.")
+    num_generations: int = Field(default=8, ge=2, description="Completions of one prompt.")
     generation_batch_size: int = Field(ge=2, description="Completions that are generated together.")
     num_iterations: int = Field(default=1, ge=1, description="Passes over each generated batch.")
-    beta: float = Field(default=0.0, ge=0)
-    temperature: float = Field(default=1.0, gt=0)
-    loss_type: str = "dapo"
-    scale_rewards: Literal["group", "batch", "none"] = "group"
-    rewards: tuple[str, ...] = Field(min_length=1, strict=False)
+    beta: float = Field(default=0.0, ge=0, description="Strength of the pull to the reference; 0: there is none.")
+    temperature: float = Field(default=1.0, gt=0, description="Of the sampling.")
+    loss_type: str = Field(default="dapo", description="trl's loss type.")
+    scale_rewards: Literal["group", "batch", "none"] = Field(
+        default="group", description="Over what advantages are scaled."
+    )
+    rewards: tuple[str, ...] = Field(min_length=1, strict=False, description="Scorers whose sum is the reward.")
 
     @property
     def steps_per_boundary(self) -> int:
@@ -165,43 +169,45 @@ class Grpo(_Training):
 
 
 class Evaluation(_Table):
-    engine: Engine = "transformers"
-    trials: int = Field(default=1, ge=1, le=1000)
-    temperature: float = Field(default=0.0, ge=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    batch_size: int = Field(default=32, ge=1)
+    engine: Engine = Field(default="transformers", description="What generates.")
+    trials: int = Field(default=1, ge=1, le=1000, description="Trials of a task.")
+    temperature: float = Field(default=0.0, ge=0, description="Of the sampling; 0: greedy.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Of the sampling.")
+    batch_size: int = Field(default=32, ge=1, description="Prompts that are generated together.")
 
 
 class Harness(_Table):
     agent_timeout_sec: float | None = Field(default=None, gt=0, description="An agent that takes longer is wrong.")
-    max_infra_error_fraction: float = Field(default=0.1, ge=0, le=1)
+    max_infra_error_fraction: float = Field(
+        default=0.1, ge=0, le=1, description="Largest share of trials that infrastructure may end."
+    )
     retries: int = Field(default=2, ge=0, le=10, description="Tries of a trial that infrastructure ended, besides one.")
 
 
 class Tracking(_Table):
-    project: str = ""
+    project: str = Field(default="", description="Name that reporters are given.")
     report_to: tuple[str, ...] = Field(default=(), strict=False, description="trl's reporters; none by default.")
 
 
 class Output(_Table):
-    root: str = "../../runs"
+    root: str = Field(default="../../runs", description="Folder of the results, relative to the configuration's.")
 
 
 class Config(_Table):
     """The whole configuration."""
 
-    model: Model
-    train_dataset: TrainData
-    eval_dataset: Suite | None = None
-    eval_suites: tuple[Suite, ...] = ()
-    runtime: Runtime = Runtime()
-    sft: Sft | None = None
-    grpo: Grpo | None = None
-    dpo: Dpo | None = None
-    evaluation: Evaluation = Evaluation()
-    harness: Harness = Harness()
-    tracking: Tracking = Tracking()
-    output: Output = Output()
+    model: Model = Field(description="What is trained.")
+    train_dataset: TrainData = Field(description="The submission.")
+    eval_dataset: Suite | None = Field(default=None, description="The one held-out suite.")
+    eval_suites: tuple[Suite, ...] = Field(default=(), description="The held-out suites, if there are several.")
+    runtime: Runtime = Field(default=Runtime(), description="What all stages share.")
+    sft: Sft | None = Field(default=None, description="Supervised fine-tuning.")
+    grpo: Grpo | None = Field(default=None, description="Reinforcement with a group baseline.")
+    dpo: Dpo | None = Field(default=None, description="Preferences.")
+    evaluation: Evaluation = Field(default=Evaluation(), description="How suites are scored.")
+    harness: Harness = Field(default=Harness(), description="Limits and retries of trials.")
+    tracking: Tracking = Field(default=Tracking(), description="Reporters.")
+    output: Output = Field(default=Output(), description="Where results go.")
 
     @property
     def suites(self) -> tuple[Suite, ...]:
