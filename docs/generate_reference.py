@@ -244,8 +244,8 @@ def api() -> str:
         """
 `outerloop view` answers with JSON below `/api/`: GET only, on this machine unless it was told otherwise, from a
 connection that cannot write. Decimals and times are text; a number that is not finite is null. A list that takes
-`limit` and `offset` says its `total`. An error is `{"error", "detail", "command"}` with the status 400, 404 or 503. Pages and
-safety: [look in a browser](../how-to/look-in-a-browser.md).
+`limit` and `offset` says its `total`. An error is `{"error", "detail", "command"}` with the status 400, 404 or
+503. Pages and safety: [look in a browser](../how-to/look-in-a-browser.md).
 """,
         "## With a record\n\n" + table(record_app(nothing)),
         "## Of one folder or file\n\n" + table(folder_app(nothing)),

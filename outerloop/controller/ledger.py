@@ -157,7 +157,9 @@ class Ledger:
 
     def append(self, seq: int, kind: str, body: dict[str, Any]) -> LedgerEvent:
         """Write event number `seq`. When it was already there with the same kind and round, that one counts (a
-        process that died before its commit wrote it); with another kind, Behind is raised. Raises KeyError for a kind or a key that `EVENTS` does not have."""
+        process that died before its commit wrote it); with another kind, Behind is raised. Raises KeyError for a kind
+        or a key that `EVENTS` does not have.
+        """
         strange = body.keys() - EVENTS[kind][1].keys()
         if strange:
             raise KeyError(f"{kind} events have no {', '.join(sorted(strange))}; see EVENTS")
