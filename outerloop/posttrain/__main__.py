@@ -1,12 +1,14 @@
 """`python -m outerloop.posttrain CONFIG.toml --out DIR`: run a composed configuration in one place.
 
 Exit codes: 0 done, 2 a configuration, a row or a source that can't be used, 3 refused (contamination, too many lost
-trials), 75 stopped by a signal: the same command continues.
+trials), 69 infrastructure (the vLLM server did not start, or died), 75 stopped by a signal. After 69 and 75 the same
+command continues.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -24,6 +26,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stage", action="append", choices=STAGES, help="only this stage; repeatable")
     parser.add_argument("--baseline", action="store_true", help="evaluate the untrained model too")
     parser.add_argument("--hub", type=Path, help="folder of pinned downloads")
+    parser.add_argument(
+        "--vllm",
+        type=Path,
+        metavar="PYTHON",
+        help="Python of the environment that has vLLM (default: $OUTERLOOP_VLLM_PYTHON, else the one that runs)",
+    )
     parser.add_argument("--sealed", type=Path, help="root of the sealed rows, mode 700 (default: OUT/sealed)")
     parser.add_argument(
         "--contamination-limit", type=Fraction, help="largest fraction of a suite's tasks that the data may contain"
@@ -37,12 +45,15 @@ def main(argv: list[str] | None = None) -> int:
     from outerloop.posttrain.offline import offline
 
     offline()
+    if given.vllm is not None:
+        os.environ["OUTERLOOP_VLLM_PYTHON"] = str(given.vllm.absolute())
     from outerloop.posttrain.config import ConfigError
     from outerloop.posttrain.data import DataError
     from outerloop.posttrain.evaluate import SealError
     from outerloop.posttrain.outcomes import RefusedEvaluationError
     from outerloop.posttrain.pipeline import ContaminatedError, Place, run_pipeline
     from outerloop.posttrain.scorers import ScorerError
+    from outerloop.posttrain.serve import UNAVAILABLE, ServerError
     from outerloop.posttrain.sources import SourceError
     from outerloop.posttrain.training import STOPPED, StageError, Stopped
 
@@ -65,6 +76,9 @@ def main(argv: list[str] | None = None) -> int:
     except (ContaminatedError, RefusedEvaluationError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return 3
+    except ServerError as error:
+        print(f"infrastructure: {error}; the same command continues", file=sys.stderr)
+        return UNAVAILABLE
     except Stopped as error:
         print(f"stopped: {error}; the same command continues", file=sys.stderr)
         return STOPPED

@@ -22,6 +22,9 @@ Engine = Literal["transformers", "vllm"]
 """transformers: generation inside the process, reproducible on one machine. vllm: a server."""
 
 
+_GPUS = r"^(\d+(,\d+)*)?$"
+
+
 class ConfigError(ValueError):
     """A configuration that can't run. `problems` holds a line for each reason."""
 
@@ -176,6 +179,29 @@ class Evaluation(_Table):
     batch_size: int = Field(default=32, ge=1, description="Prompts that are generated together.")
 
 
+class Serving(_Table):
+    """How the model is served where an engine is vllm. A challenge's `[compute.layout]` gives the first four."""
+
+    mode: Literal["server", "colocate"] = Field(
+        default="server", description="server: GPUs of its own. colocate: inside the trainer's process, on its GPUs."
+    )
+    vllm_gpus: str = Field(default="", pattern=_GPUS, description="Indices among the visible GPUs; empty: all.")
+    trainer_gpus: str = Field(default="", pattern=_GPUS, description="Those of the trainer, likewise.")
+    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that one copy of the model is spread over.")
+    max_model_len: int | None = Field(default=None, ge=2, description="Tokens of prompt and completion together.")
+    dtype: Literal["model", "float32", "bfloat16", "float16"] = Field(
+        default="model", description="model: what its weights are saved in."
+    )
+    max_num_seqs: int = Field(default=64, ge=1, description="Requests that are generated at the same time.")
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1, description="Share of a GPU's memory it takes.")
+    colocate_memory_utilization: float = Field(default=0.3, gt=0, le=1, description="The same inside a trainer.")
+    enforce_eager: bool = Field(default=False, description="Starts sooner, without CUDA graphs.")
+    cpu_kv_cache_gb: int = Field(default=4, ge=1, description="GiB of the cache on a CPU.")
+    cpu_kv_cache_blocks: int | None = Field(default=None, ge=1, description="Its blocks; for tests.")
+    start_timeout_sec: float = Field(default=900.0, gt=0, description="Seconds in which it must be ready.")
+    request_timeout_sec: float = Field(default=600.0, gt=0, description="Seconds in which it must answer.")
+
+
 class Harness(_Table):
     agent_timeout_sec: float | None = Field(default=None, gt=0, description="An agent that takes longer is wrong.")
     max_infra_error_fraction: float = Field(
@@ -206,6 +232,7 @@ class Config(_Table):
     dpo: Dpo | None = Field(default=None, description="Preferences.")
     evaluation: Evaluation = Field(default=Evaluation(), description="How suites are scored.")
     harness: Harness = Field(default=Harness(), description="Limits and retries of trials.")
+    serving: Serving = Field(default=Serving(), description="The vLLM server, where an engine is vllm.")
     tracking: Tracking = Field(default=Tracking(), description="Reporters.")
     output: Output = Field(default=Output(), description="Where results go.")
 

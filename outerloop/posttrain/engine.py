@@ -1,20 +1,26 @@
 """Generation for an evaluation: requests in, texts out, a failure for each request that infrastructure ended.
 
-Covered: transformers inside this process, with a seed per trial. Not covered: vLLM's server.
+Covered: transformers inside this process and a server beside it, each with a seed per trial. Not covered: starting the
+server (serve.py), agents (agents.py).
 
-Each request has a random generator of its own, so its text does not depend on which other requests share its batch
-(up to what padding does to floating point). Sampling adds Gumbel noise to the logits and takes the largest, which draws
-from the softmax exactly (Gumbel 1954; Maddison, Tarlow and Minka, "A* sampling", 2014, section 2).
+In this process each request has a random generator of its own, so its text does not depend on which other requests
+share its batch (up to what padding does to floating point). Sampling adds Gumbel noise to the logits and takes the
+largest, which draws from the softmax exactly (Gumbel 1954; Maddison, Tarlow and Minka, "A* sampling", 2014, section 2).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Engine", "Failed", "Request", "TransformersEngine"]
+from outerloop.posttrain.client import Unavailable
+from outerloop.posttrain.serve import Server, ServerError, stop_token_ids
+
+__all__ = ["Engine", "Failed", "Request", "ServerEngine", "TransformersEngine"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,9 @@ class Engine(Protocol):
 
     def generate(self, requests: Sequence[Request]) -> list[str | Failed]:
         """One answer for each request, in order. Never raises for a request's sake."""
+
+    def close(self) -> None:
+        """Give back what it holds. It is not used afterwards."""
 
 
 class TransformersEngine:
@@ -77,6 +86,9 @@ class TransformersEngine:
                 found += [Failed(type(error).__name__)] * len(batch)
         return found
 
+    def close(self) -> None:
+        pass
+
     def _batch(self, requests: Sequence[Request]) -> list[str]:
         import torch
 
@@ -97,6 +109,7 @@ class TransformersEngine:
                 temperature=None,
                 top_p=None,
                 top_k=None,
+                repetition_penalty=1.0,
                 pad_token_id=self._tokenizer.pad_token_id,
                 logits_processor=self._processors([request.seed for request in requests]),
             )
@@ -112,6 +125,51 @@ class TransformersEngine:
                 processors.append(TopPLogitsWarper(self._top_p))
             processors.append(_gumbel_noise(seeds))
         return processors
+
+
+class ServerEngine:
+    """A server beside this process, started with the first request and again for each batch that finds it dead.
+
+    Requests that a dead server left unanswered fail; who asks for them once more (evaluate.py) gets a new server. What
+    the server refuses (a prompt longer than its context) fails as well: it is no wrong answer.
+    """
+
+    def __init__(
+        self, server: Server, *, temperature: float, top_p: float, max_new_tokens: int, concurrency: int
+    ) -> None:
+        self._server = server
+        self._concurrency = concurrency
+        self._sampling = {
+            "temperature": temperature,
+            "top_p": top_p,
+            "max_tokens": max_new_tokens,
+            "stop_token_ids": stop_token_ids(server.model),
+        }
+
+    def generate(self, requests: Sequence[Request]) -> list[str | Failed]:
+        try:
+            self._server.ensure()
+        except ServerError as error:
+            print(f"evaluation: {error}", file=sys.stderr, flush=True)
+            return [Failed("the server did not start")] * len(requests)
+        with ThreadPoolExecutor(self._concurrency) as pool:
+            return list(pool.map(self._one, requests))
+
+    def close(self) -> None:
+        self._server.stop()
+
+    def _one(self, request: Request) -> str | Failed:
+        body = {"model": self._server.name, "messages": list(request.messages), "seed": request.seed, **self._sampling}
+        try:
+            answer = self._server.client.post("/v1/chat/completions", body)
+            content = answer["choices"][0]["message"]["content"]
+        except Unavailable as error:
+            return Failed(str(error))
+        except (KeyError, IndexError, TypeError, ServerError) as error:
+            return Failed(f"an answer that has no text ({type(error).__name__})")
+        if content is None:
+            return ""
+        return content if isinstance(content, str) else Failed("an answer that has no text")
 
 
 def _gumbel_noise(seeds: list[int]) -> Any:

@@ -26,7 +26,8 @@ from outerloop.posttrain.code import code_scorer
 from outerloop.posttrain.config import Config, Suite, parse_config
 from outerloop.posttrain.contamination import contamination
 from outerloop.posttrain.data import Table, read_table
-from outerloop.posttrain.engine import Engine, TransformersEngine
+from outerloop.posttrain.engine import Engine
+from outerloop.posttrain.engines import determinants, evaluation_engine, rollout_server, why_unable
 from outerloop.posttrain.evaluate import evaluate_suite, evaluation_digest
 from outerloop.posttrain.scorers import scorer
 from outerloop.posttrain.sources import SourceError, Task, model_folder, suite_tasks, train_file
@@ -79,7 +80,7 @@ def run_pipeline(
     """Run what is not done yet and return the record of the whole.
 
     `stages` limits it to some of data, sft, dpo, grpo and evaluate. Raises ConfigError, DataError, SourceError,
-    ContaminatedError, StageError, RefusedEvaluationError, SealError, and Stopped after a signal.
+    ContaminatedError, StageError, RefusedEvaluationError, SealError, ServerError, and Stopped after a signal.
     """
     config = parse_config(path)
     wanted = ("data", *config.stages, "evaluate") if stages is None else stages
@@ -121,11 +122,9 @@ def run_pipeline(
 
 def require_able(config: Config) -> None:
     """Refuse what would fail only after hours of training."""
-    asked = [name for name in ("grpo", "evaluation") if getattr(getattr(config, name), "engine", "") == "vllm"]
-    if asked:
-        raise SourceError(
-            f'{", ".join(asked)}: engine = "vllm" is not available yet; "transformers" generates in this process'
-        )
+    why = why_unable(config)
+    if why:
+        raise SourceError(why)
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         raise SourceError(f"{', '.join(missing)} missing here: pip install 'outerloop-slurm[posttrain]'")
@@ -134,8 +133,9 @@ def require_able(config: Config) -> None:
 def _inputs(config: Config, table: Table, seed: int, out: Path) -> None:
     """Claim the folder for these inputs, or make sure that they are the same."""
     # suites are no part of it: a reserve is scored in the folder of an entry that won without it
+    # and where a server runs may change from one attempt to the next
     owned_by_others = {"output", "tracking", "eval_dataset", "eval_suites", "evaluation", "harness", "train_dataset"}
-    fixed = config.model_dump(mode="json", exclude=owned_by_others)
+    fixed = config.model_dump(mode="json", exclude={*owned_by_others, "serving"})
     text = json.dumps([fixed, table.digest, seed], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
     out.mkdir(parents=True, exist_ok=True)
@@ -181,13 +181,17 @@ def _stage(
 def train_stage(
     stage: str, config: Config, table: Table, model: Path, out: Path, *, seed: int, reports: Path | None = None
 ) -> dict[str, Any]:
-    """One training stage into `out`, from where it stands; its record. Raises StageError, Stopped, ScorerError."""
+    """One training stage into `out`, from where it stands; its record.
+
+    Raises StageError, Stopped, ScorerError, ServerError.
+    """
     from outerloop.posttrain.training import train
 
-    rewards = []
+    rewards, server = [], None
     if stage == "grpo" and config.grpo is not None:
         rewards = [(name, _scorer(name)) for name in config.grpo.rewards]
-    return train(stage, config, table.of(stage), model, out, seed=seed, rewards=rewards, reports=reports)
+        server = rollout_server(config, model, out / "server.log")
+    return train(stage, config, table.of(stage), model, out, seed=seed, rewards=rewards, reports=reports, server=server)
 
 
 def _scorer(name: str) -> Callable[[str, str], float]:
@@ -207,17 +211,21 @@ def _evaluated(
     folder.mkdir(exist_ok=True)
     engine: Engine | None = None
     found: dict[str, Any] = {}
-    for suite in config.suites:
-        tasks = suites[suite.label]
-        digest = evaluation_digest(_identity(suite), tasks, weights, _settings(config))
-        target = folder / f"{suite.label}.json"
-        known = read_record(target)
-        if known is None or known.get("evaluation") != digest:
-            engine = engine or make_engine(config, model)
-            known = evaluate_one(config, suite, tasks, model, engine, place.sealed, weights=weights)
-            publish(target, known)
-        found[suite.label] = known
-        say(f"{kind}: {suite.label} {known['mean']:.4f} over {known['scored_tasks']} tasks")
+    try:
+        for suite in config.suites:
+            tasks = suites[suite.label]
+            digest = evaluation_digest(_identity(suite), tasks, weights, _settings(config))
+            target = folder / f"{suite.label}.json"
+            known = read_record(target)
+            if known is None or known.get("evaluation") != digest:
+                engine = engine or make_engine(config, model, place.sealed)
+                known = evaluate_one(config, suite, tasks, model, engine, place.sealed, weights=weights)
+                publish(target, known)
+            found[suite.label] = known
+            say(f"{kind}: {suite.label} {known['mean']:.4f} over {known['scored_tasks']} tasks")
+    finally:
+        if engine is not None:
+            engine.close()
     return found
 
 
@@ -262,6 +270,7 @@ def _settings(config: Config) -> dict[str, Any]:
         "max_new_tokens": config.runtime.max_completion_length,
         "batch_size": config.evaluation.batch_size,
         "engine": config.evaluation.engine,
+        **determinants(config),
     }
 
 
@@ -270,12 +279,6 @@ def _identity(suite: Suite) -> dict[str, Any]:
     return suite.model_dump(mode="json", exclude={"task_list", "name"})
 
 
-def make_engine(config: Config, model: Path) -> Engine:
-    """What generates for an evaluation of this model."""
-    return TransformersEngine(
-        model,
-        temperature=config.evaluation.temperature,
-        top_p=config.evaluation.top_p,
-        max_new_tokens=config.runtime.max_completion_length,
-        batch_size=config.evaluation.batch_size,
-    )
+def make_engine(config: Config, model: Path, sealed: Path) -> Engine:
+    """What generates for an evaluation of this model; `close` it. A server's log lies below `sealed`: it may quote."""
+    return evaluation_engine(config, model, sealed)

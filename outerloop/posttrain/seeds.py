@@ -1,10 +1,13 @@
-"""Seeds that follow from what they are for. Covered: trials and stages. Drawing a training's seed is the caller's."""
+"""Seeds that follow from what they are for.
+
+Covered: trials, stages and rollouts. Not covered: drawing a training's seed, which is the caller's.
+"""
 
 from __future__ import annotations
 
 import hashlib
 
-__all__ = ["stage_seed", "trial_seed"]
+__all__ = ["rollout_seed", "stage_seed", "trial_seed"]
 
 _STAGE_BITS = 31
 """numpy's legacy generator, which transformers.set_seed sets, takes seeds below 2**32."""
@@ -29,3 +32,8 @@ def trial_seed(evaluation: str, task: str, trial: int) -> int:
 def stage_seed(training_seed: int, stage: str) -> int:
     """The seed of a stage of one training, 0 to 2**31 - 1."""
     return _derived(_STAGE_BITS, "stage", training_seed, stage)
+
+
+def rollout_seed(stage: int, step: int, index: int) -> int:
+    """The seed of one completion of a training stage, 0 to 2**63 - 1."""
+    return _derived(_TRIAL_BITS, "rollout", stage, step, index)

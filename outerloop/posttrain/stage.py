@@ -9,13 +9,15 @@ slot keeps. Not covered: which work there is and what comes of it (controller/en
 place (`python -m outerloop.posttrain`).
 
 Exit codes: 0 done; 2 something can't be used: a configuration, a row, a model, a suite; 3 refused: too many trials were
-lost; 75 stopped at a checkpoint, with a mark that asks for another attempt. What is raised where sealed tasks are at
-hand is told by kind and place alone: its words may quote a task.
+lost; 69 infrastructure: the vLLM server did not start, or died; 75 stopped at a checkpoint, with a mark that asks for
+another attempt. What is raised where sealed tasks are at hand is told by kind and place alone: its words may quote a
+task.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -84,6 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     from outerloop.posttrain.evaluate import SealError
     from outerloop.posttrain.outcomes import RefusedEvaluationError
     from outerloop.posttrain.scorers import ScorerError
+    from outerloop.posttrain.serve import UNAVAILABLE, ServerError
     from outerloop.posttrain.sources import SourceError
     from outerloop.posttrain.training import STOPPED, StageError, Stopped
 
@@ -95,6 +98,9 @@ def main(argv: list[str] | None = None) -> int:
     except RefusedEvaluationError as error:
         print(f"refused: {error}", file=sys.stderr)
         return 3
+    except ServerError as error:
+        print(f"infrastructure: {error}", file=sys.stderr)
+        return UNAVAILABLE
     except Stopped as error:
         from outerloop.posttrain.store import publish
 
@@ -198,8 +204,9 @@ def _evaluate(given: argparse.Namespace) -> dict[str, Any]:
     reporter = Reporter(given.reports)
     reporter.beat(now=True)
     try:
-        engine = _Telling(make_engine(config, model), reporter, config.evaluation.batch_size)
-        record = evaluate_one(config, suite, tasks, model, engine, given.sealed)
+        inner = make_engine(config, model, given.sealed)
+        with contextlib.closing(_Telling(inner, reporter, config.evaluation.batch_size)) as engine:
+            record = evaluate_one(config, suite, tasks, model, engine, given.sealed)
         if record["mean"] is None:
             raise RefusedEvaluationError("infrastructure ended a trial of every task")
         reporter.state = "finished"
@@ -218,6 +225,9 @@ class _Telling:
     def __init__(self, engine: Engine, reporter: Reporter, batch_size: int) -> None:
         self.engine, self.reporter, self.batch_size = engine, reporter, batch_size
         self.answered = 0
+
+    def close(self) -> None:
+        self.engine.close()
 
     def generate(self, requests: Sequence[Request]) -> list[str | Failed]:
         # whole batches: which requests share one must not depend on how often we tell

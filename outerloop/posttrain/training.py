@@ -10,18 +10,23 @@ where nothing of a generation is in memory only (config.py refuses other save in
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
 import signal
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from outerloop.posttrain.config import Config
+from outerloop.posttrain.rollouts import Rollouts
 from outerloop.posttrain.scorers import ScorerError
 from outerloop.posttrain.seeds import stage_seed
+from outerloop.posttrain.serve import Server, ServerError, stop_token_ids
 from outerloop.posttrain.store import digest_of_folder, newest_valid_checkpoint, publish, read_record, seal_checkpoint
 from outerloop.torch.facts import Reporter
 
@@ -54,12 +59,14 @@ def train(
     seed: int,
     rewards: Sequence[tuple[str, Callable[[str, str], float]]] = (),
     reports: Path | None = None,
+    server: Server | None = None,
 ) -> dict[str, Any]:
     """Train `base` on `rows` into `out / "model"`, and return the stage's record (`out / "done.json"`).
 
     Metrics and heartbeats go to `reports`, where it is given, else to `out`.
 
-    A finished stage is not done again; a begun one continues. Raises Stopped after a signal, StageError.
+    GRPO generates with `server`, which is started and ended here, or in this process without one. A finished stage is
+    not done again; a begun one continues. Raises Stopped after a signal, StageError, ServerError.
     """
     record = read_record(out / DONE)
     if record is not None:
@@ -73,10 +80,18 @@ def train(
     before = {number: signal.signal(number, note) for number in _SIGNALS}
     reporter = Reporter(reports or out)
     try:
-        record = _trained(stage, config, rows, base, out, stage_seed(seed, stage), rewards, reporter, asked)
+        with contextlib.ExitStack() as held:
+            own = stage_seed(seed, stage)
+            rollouts = None if server is None else _rollouts(server, config, out, own, held)
+            record = _trained(stage, config, rows, base, out, own, rewards, reporter, asked, rollouts)
         reporter.state = "finished"
     except Stopped:
         reporter.state = "stopped"
+        raise
+    except ServerError as error:
+        reporter.state = "stopped" if asked else "failed"
+        if asked:  # a signal to the whole job step reaches the server first
+            raise Stopped(f"{asked[0].name} ended {stage} and its server") from error
         raise
     except BaseException:
         reporter.state = "failed"
@@ -86,6 +101,24 @@ def train(
         for number, handler in before.items():
             signal.signal(number, handler)
     return record
+
+
+def _rollouts(server: Server, config: Config, out: Path, seed: int, held: contextlib.ExitStack) -> Rollouts:
+    """Start the server; it ends, and then its weights are deleted, when `held` is left."""
+    assert config.grpo is not None
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise StageError('grpo with a vLLM server has one trainer process; several need serving.mode = "colocate"')
+    rollouts = Rollouts(
+        server,
+        out / "weights",
+        seed=seed,
+        temperature=config.grpo.temperature,
+        max_tokens=config.runtime.max_completion_length,
+        stop_token_ids=stop_token_ids(server.model),
+    )
+    held.callback(rollouts.close)
+    held.enter_context(server)
+    return rollouts
 
 
 def _trained(
@@ -98,6 +131,7 @@ def _trained(
     rewards: Sequence[tuple[str, Callable[[str, str], float]]],
     reporter: Reporter,
     asked: list[signal.Signals],
+    rollouts: Rollouts | None,
 ) -> dict[str, Any]:
     import datasets
     import torch
@@ -175,9 +209,15 @@ def _trained(
             temperature=table.temperature,
             loss_type=table.loss_type,
             scale_rewards=table.scale_rewards,
-            use_vllm=False,
+            **_colocated(config, table, gpu=gpu, server=rollouts is not None),
         )
-        trainer = trl.GRPOTrainer(args=options, reward_funcs=[_reward(*pair) for pair in rewards], **common)
+        with warnings.catch_warnings():
+            # trl calls rollout_func experimental; the release is pinned
+            warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
+            functions = [_reward(*pair) for pair in rewards]
+            trainer = trl.GRPOTrainer(args=options, reward_funcs=functions, rollout_func=rollouts, **common)
+        if rollouts is not None:
+            rollouts.attach(trainer)
     # trl's and transformers' printers and progress bars would repeat metrics.jsonl on stdout
     trainer.remove_callback(transformers.PrinterCallback)
     reporter.start_step = 0
@@ -197,6 +237,21 @@ def _trained(
         name = asked[0].name if asked else "the trainer"
         raise Stopped(f"{name} ended {stage} after step {trainer.state.global_step} of {table.max_steps}")
     return _finished(stage, config, trainer, tokenizer, out, base, seed)
+
+
+def _colocated(config: Config, table: Any, *, gpu: bool, server: bool) -> dict[str, Any]:
+    """trl's words for a vLLM inside the trainer's process; it shares the trainer's GPUs."""
+    if table.engine != "vllm" or server:
+        return {"use_vllm": False}
+    if not gpu:
+        raise StageError('serving.mode = "colocate" needs a GPU; "server" works on a CPU too')
+    return {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_tensor_parallel_size": config.serving.tensor_parallel,
+        "vllm_gpu_memory_utilization": config.serving.colocate_memory_utilization,
+        "vllm_max_model_length": config.serving.max_model_len,
+    }
 
 
 def _model(config: Config, base: Path, *, gpu: bool) -> tuple[Any, Any]:

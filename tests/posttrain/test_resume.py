@@ -134,7 +134,7 @@ def test_an_engine_that_is_not_there_is_refused_before_training(pipeline: Callab
     early = pipeline("early")
     early.write(training_rows()[:60], **SHORT, evaluation={"engine": "vllm"})
     assert early.run() == 2
-    assert 'evaluation: engine = "vllm" is not available yet' in early.log
+    assert 'evaluation: engine = "vllm", but ' in early.log and "has no vllm; name the Python that has it" in early.log
     assert not early.out.exists()
 
 
