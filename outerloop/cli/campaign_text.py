@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outerloop.champion import EvalEvent, front_table
+from outerloop.champion.words import counts_text, event_sentence
 from outerloop.cli.text import Columns, Hanging, moment, one_line, plain
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _head(view: CampaignView, told: dict[str, Any]) -> Iterator[tuple[str, str]]
         champion = generation.champion
         yield "  champion    ", "none yet" if champion is None else champion.subject
         if champion is not None:
-            yield "              ", _counts(champion)
+            yield "              ", counts_text(champion)
         yield (
             "  front       ",
             f"{told['front']} of {told['evaluations']} evaluations; the reserve is asked after"
@@ -130,14 +131,6 @@ def _head(view: CampaignView, told: dict[str, Any]) -> Iterator[tuple[str, str]]
         budget = f" of {told['gpu_hours']:g}" if told["gpu_hours"] else ""
         yield "  GPU-hours   ", f"{told['gpu_hours_used']:g}{budget}"
     yield "  folder      ", told["folder"]
-
-
-def _counts(event: EvalEvent) -> str:
-    """Error counts with their denominators, as the report had them for the whole set."""
-    values = list(event.row.items())
-    return ", ".join(
-        f"{name} {count}/{total}" for (name, count), (_, total) in zip(values[::2], values[1::2], strict=False)
-    )
 
 
 def front_text(view: CampaignView) -> Group:
@@ -184,50 +177,5 @@ def events_text(events: Sequence[Event], total: int) -> Group:
         parts.append(Text(f"… {total - len(events)} earlier events; --all shows them"))
     for event in events:
         at = (event.time or "")[:19].replace("T", " ")
-        parts.append(Hanging(f"{event.seq:>6}  {at}  ", one_line(_sentence(event))))
+        parts.append(Hanging(f"{event.seq:>6}  {at}  ", one_line(event_sentence(event))))
     return Group(*parts) if parts else Group(Text("Nothing has happened yet."))
-
-
-def _sentence(event: Event) -> str:
-    """One event in words."""
-    said = _words(event)
-    detail = getattr(event, "detail", "")
-    return f"{said}: {detail}" if detail else said
-
-
-def _words(event: Event) -> str:
-    match event.kind:
-        case "generation" if event.status == "opened":
-            return f"generation {event.generation} opened ({event.reason})"
-        case "generation":
-            return f"generation {event.generation}: {event.status.replace('_', ' ')}"
-        case "round":
-            return f"round {event.round} opened: {', '.join(member.candidate.name for member in event.members)}"
-        case "run":
-            listed = f", {len(event.checkpoints)} checkpoints" if event.status == "trained" else ""
-            return f"{event.run_id} {event.status.replace('_', ' ')}{listed}"
-        case "eval" if event.status == "scored":
-            return f"{event.subject} scored on {event.role}: {_counts(event)}"
-        case "eval":
-            return f"{event.subject} not scored on {event.role}"
-        case "champion":
-            before = f" after {event.previous}" if event.previous else ""
-            return f"champion: {event.subject} {list(event.counts)}{before}"
-        case "pareto_set":
-            left = f", {len(event.left)} left" if event.left else ""
-            return f"front: {event.entered} entered{left}, {event.size} on it"
-        case "reserve_check":
-            tests = "; ".join(f"{line.objective} p={line.p:.3g}" for line in event.lines)
-            return f"reserve check {event.status.replace('_', ' ')} of {event.subject}{f' ({tests})' if tests else ''}"
-        case "teacher":
-            return f"teacher of generation {event.generation} {event.status}"
-        case "package":
-            code = "" if event.exit_code is None else f" with {event.exit_code}"
-            return f"package of {event.subject} {event.status.replace('_', ' ')}{code}"
-        case "dispatch" if event.action == "launched" and event.job is not None:
-            return f"handed out: {event.job.key}"
-        case "dispatch":
-            what = " ".join(part for part in (event.target, event.reason) if part)
-            return f"{event.action.replace('_', ' ')}{f': {what}' if what else ''}"
-        case other:
-            return str(other)

@@ -15,14 +15,24 @@ from outerloop.champion.front import vector_dominates
 from outerloop.champion.state import comparison
 from outerloop.controller.campaign_ledger import Books, CampaignLedger, parsed, recorded_lines
 from outerloop.controller.campaign_places import Places
-from outerloop.controller.campaign_request import CampaignRequest, settings_in_force
+from outerloop.controller.campaign_request import SETTING_EVENT, CampaignRequest, settings_in_force
 from outerloop.controller.ledger import LedgerEvent
 from outerloop.record.models import Attempt, Measure, Run, Slot
 from outerloop.record.models import Event as RunEvent
 from outerloop.record.store import Record
 from outerloop.slots import StateRoot
 
-__all__ = ["CampaignView", "LiveView", "Replay", "campaign_named", "campaign_view", "replay", "replay_text"]
+__all__ = [
+    "CampaignView",
+    "LiveView",
+    "Replay",
+    "campaign_config",
+    "campaign_named",
+    "campaign_view",
+    "live_jobs",
+    "replay",
+    "replay_text",
+]
 
 
 @dataclass(frozen=True)
@@ -77,23 +87,43 @@ def campaign_view(record: Record, root: StateRoot, run: Run) -> CampaignView:
     with record.reading() as session:
         lines = recorded_lines(session, run.id)
         told = session.scalars(select(RunEvent).where(RunEvent.run_id == run.id).order_by(RunEvent.seq)).all()
+    events = parsed(lines, 1, f"the record's ledger of {run.id}: event")
+    books = Books.of(events)
+    request = CampaignRequest.model_validate(run.request)
+    settings = settings_in_force(request, [LedgerEvent(e.seq, e.kind, e.body, e.at) for e in told])
+    live = live_jobs(record, run.id, list(books.state.live))
+    return CampaignView(run, request, settings[-1].parsed, Places(root, run.id, settings), books, tuple(events), live)
+
+
+def live_jobs(record: Record, run_id: str, keys: Sequence[str]) -> tuple[LiveView, ...]:
+    """The jobs of these keys that a campaign handed out, in their order, as slot and queue showed them last."""
+    with record.reading() as session:
         rows = session.execute(
             select(Measure.role, Slot)
             .join(Slot, Slot.id == Measure.slot_id)
-            .where(Measure.run_id == run.id, Measure.round == 0)
+            .where(Measure.run_id == run_id, Measure.round == 0, Measure.role.in_(keys))
         ).all()
         newest: dict[int, Attempt] = {}
         for attempt in session.scalars(
             select(Attempt).where(Attempt.slot_id.in_([slot.id for _, slot in rows])).order_by(Attempt.n)
         ):
             newest[attempt.slot_id] = attempt
-    events = parsed(lines, 1, f"the record's ledger of {run.id}: event")
-    books = Books.of(events)
-    request = CampaignRequest.model_validate(run.request)
-    settings = settings_in_force(request, [LedgerEvent(e.seq, e.kind, e.body, e.at) for e in told])
-    slots = dict(rows)
-    live = tuple(_live(key, slots.get(key), newest) for key in books.state.live)
-    return CampaignView(run, request, settings[-1].parsed, Places(root, run.id, settings), books, tuple(events), live)
+    slots = {row[0]: row[1] for row in rows}
+    return tuple(_live(key, slots.get(key), newest) for key in keys)
+
+
+def campaign_config(record: Record, run_id: str) -> tuple[CampaignConfig | None, str]:
+    """The configuration in force, or None and why it can't be read."""
+    with record.reading() as session:
+        request = session.get_one(Run, run_id).request
+        told = session.scalars(
+            select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.kind == SETTING_EVENT).order_by(RunEvent.seq)
+        ).all()
+    try:
+        asked = CampaignRequest.model_validate(request)
+        return settings_in_force(asked, [LedgerEvent(e.seq, e.kind, e.body, e.at) for e in told])[-1].parsed, ""
+    except (ValueError, LookupError) as error:
+        return None, f"the campaign's configuration can't be read: {str(error).splitlines()[0][:300]}"
 
 
 def _live(key: str, slot: Slot | None, newest: dict[int, Attempt]) -> LiveView:

@@ -60,6 +60,7 @@ __all__ = [
     "realm_of",
     "reuse",
     "reuse_before",
+    "run_head",
     "runs",
 ]
 
@@ -226,11 +227,31 @@ def one_run(record: Record, run_id: str) -> RunView | None:
             )
         ),
         events=tuple(EventView(event.seq, event.kind, event.at, event.body) for event in events),
-        wakes=tuple(
-            WakeView(w.number, w.state, w.job_id, w.job_name, tuple(w.awaited), w.reason, w.created_at) for w in wakes
-        ),
+        wakes=tuple(_wake(wake) for wake in wakes),
         now=found.now,
     )
+
+
+def run_head(record: Record, run_id: str) -> RunView | None:
+    """A run without its measures and events, None when there is none of this id: three queries, whatever its size."""
+    with record.reading() as session:
+        found = session.execute(_listing(record).where(Run.id == run_id)).one_or_none()
+        if found is None:
+            return None
+        wakes = session.scalars(select(Wake).where(Wake.run_id == run_id).order_by(Wake.number.desc()).limit(20)).all()
+    return RunView(
+        row=_row(found),
+        request=found.Run.request,
+        evidence=found.Run.evidence,
+        measures=(),
+        events=(),
+        wakes=tuple(_wake(wake) for wake in reversed(wakes)),
+        now=found.now,
+    )
+
+
+def _wake(w: Wake) -> WakeView:
+    return WakeView(w.number, w.state, w.job_id, w.job_name, tuple(w.awaited), w.reason, w.created_at)
 
 
 def _attempt(attempt: Attempt) -> AttemptView:

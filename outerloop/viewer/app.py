@@ -21,7 +21,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from outerloop.record.store import RecordUnavailable
-from outerloop.viewer import pages, run_page
+from outerloop.viewer import campaigns, pages, run_page
 from outerloop.viewer.answers import problem
 from outerloop.viewer.folder import Folder, folder_chart_json, folder_json, folder_page
 from outerloop.viewer.source import Source
@@ -32,6 +32,7 @@ LINKS = (
     ("/", "Overview"),
     ("/runs", "Runs"),
     ("/benchmarks", "Benchmarks"),
+    ("/campaigns", "Campaigns"),
     ("/trainings", "Trainings"),
     ("/queue", "Queue"),
     ("/plans", "Plans"),
@@ -128,6 +129,9 @@ def record_app(source: Source) -> Starlette:
         Route("/runs/{run}/logs", run_page.logs_page),
         Route("/benchmarks", pages.benchmarks_page),
         Route("/benchmarks/{target}/{benchmark:path}", pages.benchmark_page),
+        Route("/campaigns", campaigns.campaigns_page),
+        Route("/campaigns/{run}", campaigns.campaign_page),
+        Route("/campaigns/{run}/events", campaigns.campaign_events_page),
         Route("/trainings", pages.trainings_page),
         Route("/queue", pages.queue_page),
         Route("/plans", pages.plans_page),
@@ -139,10 +143,14 @@ def record_app(source: Source) -> Starlette:
         Route("/api/benchmarks", pages.benchmarks_json),
         Route("/api/benchmarks/{target}/{benchmark:path}", pages.benchmark_json),
         Route("/api/champions", pages.champions_json),
+        Route("/api/campaigns", campaigns.campaigns_json),
+        Route("/api/campaigns/{run}", campaigns.campaign_json),
+        Route("/api/campaigns/{run}/events", campaigns.campaign_events_json),
         Route("/api/queue", pages.queue_json),
         Route("/api/plans", pages.plans_json),
         Route("/api/charts/days", pages.days_chart_json),
         Route("/api/charts/runs/{run}/{chart}", run_page.run_chart_json),
+        Route("/api/charts/campaigns/{run}/{chart}", campaigns.campaign_chart_json),
         Route("/api/charts/benchmarks/{target}/{benchmark:path}", pages.benchmark_chart_json),
     ]
     return _application(routes, lifespan, source=source, links=LINKS, place=str(source.root.path))

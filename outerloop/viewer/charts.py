@@ -17,21 +17,33 @@ from outerloop.controller.history import Asked, Day
 from outerloop.controller.shown import ChampionView, MeasureView
 from outerloop.viewer.reports import Rank, Series
 
-__all__ = ["champion_chart", "day_chart", "look_chart", "loss_chart", "memory_chart", "pair_chart"]
+__all__ = [
+    "Chart",
+    "champion_chart",
+    "day_chart",
+    "figure",
+    "look_chart",
+    "loss_chart",
+    "memory_chart",
+    "pair_chart",
+    "short",
+]
 
 VERDICTS = ("accepted", "finished", "rejected", "failed", "cancelled")
 """In the order in which they are stacked."""
 MOST_TICKS = 12
 _DAY_MS = 24 * 60 * 60 * 1000
 Chart = dict[str, Any]
+"""{"data": traces, "layout": axes and their titles}; `meta` of a trace names its colour and its mark (app.js)."""
 
 
-def _figure(traces: Sequence[Any], **layout: Any) -> Chart:
+def figure(traces: Sequence[Any], **layout: Any) -> Chart:
+    """These traces and this layout, checked by the chart library."""
     import plotly.graph_objects as go
 
-    figure = go.Figure(data=list(traces))
-    figure.update_layout(template="none", **layout)
-    made: Chart = figure.to_plotly_json()
+    checked = go.Figure(data=list(traces))
+    checked.update_layout(template="none", **layout)
+    made: Chart = checked.to_plotly_json()
     # `template` is the library's default look; the page has its own.
     made["layout"].pop("template", None)
     return {"data": [_plain(trace) for trace in made["data"]], "layout": _plain(made["layout"])}
@@ -67,7 +79,7 @@ def champion_chart(champions: Sequence[ChampionView], asked: Sequence[Asked]) ->
                 go.Scatter(
                     x=[one.ended_at.isoformat() for one in mine],
                     y=[_float(one.candidate) for one in mine],
-                    customdata=[[one.run_id, _short(one.label)] for one in mine],
+                    customdata=[[one.run_id, short(one.label)] for one in mine],
                     mode="markers",
                     name=verdict,
                     meta=verdict,
@@ -79,7 +91,7 @@ def champion_chart(champions: Sequence[ChampionView], asked: Sequence[Asked]) ->
             go.Scatter(
                 x=[champion.accepted_at.isoformat() for champion in ordered],
                 y=[_float(champion.value) for champion in ordered],
-                customdata=[[champion.run_id, _short(champion.label), champion.seq] for champion in ordered],
+                customdata=[[champion.run_id, short(champion.label), champion.seq] for champion in ordered],
                 mode="lines+markers",
                 line={"shape": "hv"},
                 name="champion",
@@ -91,7 +103,7 @@ def champion_chart(champions: Sequence[ChampionView], asked: Sequence[Asked]) ->
     better = {"min": " (lower is better)", "max": " (higher is better)"}.get(
         next((one.direction for one in asked if one.direction), ""), ""
     )
-    return _figure(traces, xaxis={"type": "date"}, yaxis={"title": {"text": _short(metric) + better}})
+    return figure(traces, xaxis={"type": "date"}, yaxis={"title": {"text": short(metric) + better}})
 
 
 def day_chart(days: Sequence[Day], now: datetime, back: int) -> Chart:
@@ -113,7 +125,7 @@ def day_chart(days: Sequence[Day], now: datetime, back: int) -> Chart:
                     hovertemplate="%{x|%b %-d}: %{y} " + verdict + "<extra></extra>",
                 )
             )
-    return _figure(
+    return figure(
         traces,
         barmode="stack",
         bargap=0.25,
@@ -160,10 +172,10 @@ def pair_chart(measures: Sequence[MeasureView], benchmark: str, metric: str) -> 
                     hovertemplate="pair %{x}: %{y}<extra>" + side + "</extra>",
                 )
             )
-    return _figure(
+    return figure(
         traces,
         xaxis={"title": {"text": "pair"}, "dtick": 1 if len(sides["base"]) <= MOST_TICKS else None},
-        yaxis={"title": {"text": _short(metric or "value")}},
+        yaxis={"title": {"text": short(metric or "value")}},
     )
 
 
@@ -187,7 +199,7 @@ def look_chart(looks: Sequence[dict[str, Any]]) -> Chart:
             ("llr", "log-likelihood ratio", "champion"),
         )
     ]
-    return _figure(traces, xaxis={"title": {"text": "pairs"}}, yaxis={"title": {"text": "log-likelihood ratio"}})
+    return figure(traces, xaxis={"title": {"text": "pairs"}}, yaxis={"title": {"text": "log-likelihood ratio"}})
 
 
 def loss_chart(series: Sequence[Series], names: Sequence[str]) -> Chart:
@@ -200,14 +212,14 @@ def loss_chart(series: Sequence[Series], names: Sequence[str]) -> Chart:
             y=list(one.values),
             mode="lines",
             connectgaps=False,
-            name=_short(one.name),
+            name=short(one.name),
             meta=f"series-{place}",
-            hovertemplate="step %{x}: %{y}<extra>" + _short(one.name) + "</extra>",
+            hovertemplate="step %{x}: %{y}<extra>" + short(one.name) + "</extra>",
         )
         for place, one in enumerate(one for one in series if one.name in names)
     ]
-    return _figure(
-        traces, xaxis={"title": {"text": "step"}}, yaxis={"title": {"text": _short(names[0]) if names else ""}}
+    return figure(
+        traces, xaxis={"title": {"text": "step"}}, yaxis={"title": {"text": short(names[0]) if names else ""}}
     )
 
 
@@ -230,11 +242,11 @@ def memory_chart(ranks: Sequence[Rank]) -> Chart:
                     hovertemplate="%{x}: %{y:.2f} GB<extra>" + name + "</extra>",
                 )
             )
-    return _figure(traces, barmode="group", yaxis={"title": {"text": "peak memory, GB"}, "rangemode": "tozero"})
+    return figure(traces, barmode="group", yaxis={"title": {"text": "peak memory, GB"}, "rangemode": "tozero"})
 
 
-def _short(text: str) -> str:
-    """At most 60 characters, with the marks that the library would take for tags written out."""
+def short(text: str) -> str:
+    """Somebody's text for a chart: at most 60 characters, and what the library takes for tags written out."""
     return _escaped(text if len(text) <= 60 else text[:59] + "…")
 
 

@@ -5,7 +5,7 @@ Covered: asking and handing to the templates. Not covered: one run (run_page.py)
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -18,6 +18,7 @@ from outerloop.controller.shown import RunFilter
 from outerloop.controller.training_facts import measured_figures
 from outerloop.printable import plain
 from outerloop.viewer.answers import json_answer, page
+from outerloop.viewer.asked import MOST_ON_PAGE, PAGE, Paging, choice, paged
 from outerloop.viewer.charts import champion_chart, day_chart
 from outerloop.viewer.source import Looking
 
@@ -40,8 +41,6 @@ __all__ = [
     "trainings_page",
 ]
 
-PAGE = 50
-MOST_ON_PAGE = 500
 OPEN_ON_OVERVIEW = 100
 LAST_VERDICTS = 12
 DAYS = 30
@@ -50,59 +49,17 @@ KINDS = ("climb", "training", "campaign", "entry")
 VERDICTS = ("accepted", "rejected", "failed", "cancelled", "finished")
 
 
-@dataclass(frozen=True)
-class _Paging:
-    """Where a list stands."""
-
-    offset: int
-    limit: int
-    total: int
-    shown: int
-
-    @property
-    def first(self) -> int:
-        return self.offset + 1 if self.shown else 0
-
-    @property
-    def last(self) -> int:
-        return self.offset + self.shown
-
-    @property
-    def before(self) -> int | None:
-        return max(0, self.offset - self.limit) if self.offset else None
-
-    @property
-    def after(self) -> int | None:
-        return self.last if self.shown and self.last < self.total else None
-
-
-def _number(request: Request, name: str, default: int, most: int) -> int:
-    text = request.query_params.get(name, "")
-    if not text:
-        return default
-    if not text.isdecimal() or len(text) > 9:
-        raise HTTPException(400, f"{name} is a number from 0 to {most}, not {text[:40]!r}.")
-    return min(int(text), most)
-
-
-def _choice(request: Request, name: str, known: tuple[str, ...]) -> str:
-    text = request.query_params.get(name, "")
-    if text and text not in known:
-        raise HTTPException(400, f"{name} is one of {', '.join(known)}, not {text[:40]!r}.")
-    return text
-
-
 def _wanted(request: Request) -> RunFilter:
     query = request.query_params
-    state = _choice(request, "state", STATES)
+    state = choice(request, "state", STATES)
     return RunFilter(
         states=(state,) if state else (),
         target=query.get("target", ""),
         benchmark=query.get("benchmark", ""),
         text=query.get("text", ""),
         submitter=query.get("author", ""),
-        kind=_choice(request, "kind", KINDS),
-        verdict=_choice(request, "verdict", VERDICTS),
+        kind=choice(request, "kind", KINDS),
+        verdict=choice(request, "verdict", VERDICTS),
     )
 
 
@@ -146,7 +103,7 @@ def overview_page(request: Request) -> Response:
 
 
 def runs_page(request: Request) -> Response:
-    limit, offset = _number(request, "limit", PAGE, MOST_ON_PAGE) or PAGE, _number(request, "offset", 0, 10**9)
+    limit, offset = paged(request)
     wanted = _wanted(request)
     with request.app.state.source.looking() as looking:
         found = views.runs(looking.record, wanted, limit=limit, offset=offset)
@@ -157,7 +114,7 @@ def runs_page(request: Request) -> Response:
         live=offset == 0,
         found=found,
         wanted=wanted,
-        paging=_Paging(offset, limit, found.total, len(found.runs)),
+        paging=Paging(offset, limit, found.total, len(found.runs)),
         authors=authors,
         states=STATES,
         kinds=KINDS,
@@ -167,7 +124,7 @@ def runs_page(request: Request) -> Response:
 
 
 def benchmarks_page(request: Request) -> Response:
-    limit, offset = _number(request, "limit", PAGE, MOST_ON_PAGE) or PAGE, _number(request, "offset", 0, 10**9)
+    limit, offset = paged(request)
     text = request.query_params.get("text", "")
     with request.app.state.source.looking() as looking:
         lines, total = history.benchmark_lines(looking.record, text=text, limit=limit, offset=offset)
@@ -177,7 +134,7 @@ def benchmarks_page(request: Request) -> Response:
         live=offset == 0,
         lines=lines,
         text=text,
-        paging=_Paging(offset, limit, total, len(lines)),
+        paging=Paging(offset, limit, total, len(lines)),
     )
 
 
@@ -217,7 +174,7 @@ def benchmark_page(request: Request) -> Response:
 
 
 def trainings_page(request: Request) -> Response:
-    limit, offset = _number(request, "limit", PAGE, MOST_ON_PAGE) or PAGE, _number(request, "offset", 0, 10**9)
+    limit, offset = paged(request)
     text = request.query_params.get("text", "")
     with request.app.state.source.looking() as looking:
         found = views.runs(looking.record, RunFilter(kind="training", text=text), limit=limit, offset=offset)
@@ -230,12 +187,12 @@ def trainings_page(request: Request) -> Response:
         reports=reports,
         text=text,
         now=found.now,
-        paging=_Paging(offset, limit, found.total, len(found.runs)),
+        paging=Paging(offset, limit, found.total, len(found.runs)),
     )
 
 
 def queue_page(request: Request) -> Response:
-    limit, offset = _number(request, "limit", PAGE, MOST_ON_PAGE) or PAGE, _number(request, "offset", 0, 10**9)
+    limit, offset = paged(request)
     state, reason = request.query_params.get("state", ""), request.query_params.get("reason", "")
     with request.app.state.source.looking() as looking:
         head = _state(looking)
@@ -248,7 +205,7 @@ def queue_page(request: Request) -> Response:
         jobs=jobs,
         chosen=(state, reason),
         reason=pending_reason,
-        paging=_Paging(offset, limit, total, len(jobs)),
+        paging=Paging(offset, limit, total, len(jobs)),
     )
 
 
@@ -293,14 +250,14 @@ def status_json(request: Request) -> Response:
 
 
 def runs_json(request: Request) -> Response:
-    limit, offset = _number(request, "limit", PAGE, MOST_ON_PAGE) or PAGE, _number(request, "offset", 0, 10**9)
+    limit, offset = paged(request)
     with request.app.state.source.looking() as looking:
         found = views.runs(looking.record, _wanted(request), limit=limit, offset=offset)
     return json_answer({**plain(found), "next_offset": found.next_offset})
 
 
 def benchmarks_json(request: Request) -> Response:
-    limit, offset = _number(request, "limit", PAGE, MOST_ON_PAGE) or PAGE, _number(request, "offset", 0, 10**9)
+    limit, offset = paged(request)
     with request.app.state.source.looking() as looking:
         lines, total = history.benchmark_lines(
             looking.record, text=request.query_params.get("text", ""), limit=limit, offset=offset
@@ -323,7 +280,7 @@ def champions_json(request: Request) -> Response:
 
 
 def queue_json(request: Request) -> Response:
-    limit, offset = _number(request, "limit", PAGE, MOST_ON_PAGE) or PAGE, _number(request, "offset", 0, 10**9)
+    limit, offset = paged(request)
     query = request.query_params
     with request.app.state.source.looking() as looking:
         by_reason = views.queue(looking.record)

@@ -10,6 +10,7 @@ import queue
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from outerloop.controller.campaign_fold import Folds
 from outerloop.record.models import REVISION
 from outerloop.record.server.errors import EmbeddedError
 from outerloop.record.store import Record, RecordUnavailable
@@ -29,6 +30,7 @@ class Looking:
     record: Record
     root: StateRoot
     cadence_seconds: float
+    folds: Folds
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Source:
     owner: str
     root: StateRoot
     cadence_seconds: float
+    _folds: Folds = field(default_factory=Folds)
     _free: queue.LifoQueue[Record | None] = field(default_factory=queue.LifoQueue)
 
     def __post_init__(self) -> None:
@@ -72,7 +75,7 @@ class Source:
             raise RecordUnavailable("the record is busy with other pages") from None
         try:
             record = record or self._open()
-            yield Looking(record, self.root, self.cadence_seconds)
+            yield Looking(record, self.root, self.cadence_seconds, self._folds)
         except RecordUnavailable:
             if record is not None:
                 record.close()

@@ -41,6 +41,22 @@ def _time(at: datetime, text: str) -> Markup:
     )
 
 
+def _iso(text: str | None) -> Markup:
+    """A time as a ledger writes it; – for none, the text itself for one that is no time."""
+    if not text:
+        return Markup("–")
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return escape(text)
+    return _clock(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+
+
+def _breakable(text: str) -> Markup:
+    """A long name that may be folded after its slashes."""
+    return Markup("/<wbr>").join(escape(harmless(part)) for part in text.split("/"))
+
+
 def _took(seconds: float | None) -> str:
     if seconds is None:
         return ""
@@ -134,6 +150,8 @@ def _blocks(lines: Sequence[str]) -> list[tuple[bool, str]]:
 FILTERS: dict[str, Any] = {
     "ago": _ago,
     "clock": _clock,
+    "iso": _iso,
+    "breakable": _breakable,
     "took": _took,
     "blocks": _blocks,
     "bytes": _bytes,

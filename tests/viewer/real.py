@@ -1,7 +1,8 @@
 """A record that real runs filled: the controller, the job wrapper, git and Postgres are the real ones.
 
-Covered: verdicts of each kind, a champion, a training with curves, ranks and checkpoints, runs that wait. The cluster
-is the rig's, made of files, so that a test says when jobs run. Not covered: campaigns.
+Covered: verdicts of each kind, a champion, a training with curves, ranks and checkpoints, a campaign of two generations
+(its first champion was luck) with teacher, ensemble and packages, runs that wait. The cluster is the rig's, made of
+files, so that a test says when jobs run.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from tests.controller_rig.campaigns import CampaignWorld
 from tests.controller_rig.trainings import TrainingWorld
 
 TRAINING = """\
@@ -35,7 +37,7 @@ print("trained", step, "steps")
 """
 
 
-def fill(world: TrainingWorld) -> dict[str, str]:
+def fill(world: CampaignWorld) -> dict[str, str]:
     """Run everything; the runs' ids by what became of them."""
     (world.repo / "train.py").write_text(TRAINING)
     world.git("add", "-A")
@@ -51,9 +53,32 @@ def fill(world: TrainingWorld) -> dict[str, str]:
     runs["best"] = world.submit("best", base=None)
     plan = world.plan("fit", family="local_process", command=[sys.executable, "train.py"])
     runs["training"] = world.train(plan)
-    world.ticks_until_rest()
+    campaign(world)
+    runs["campaign"] = world.submit_campaign()
+    world.ticks_until_rest(60)
     runs["waiting"] = world.submit("later")
     return runs
+
+
+CURVE = [[0.0, 0.9], [0.1, 0.4], [0.5, 0.1], [1.0, 0.0]]
+
+
+def campaign(world: CampaignWorld) -> None:
+    """Write a campaign whose first champion is luck: the reserve says so, and a second generation begins."""
+    world.campaign(
+        ("split", "train", "evaluate", "ensemble", "teacher", "package"),
+        name="gates",
+        max_rounds=3,
+        parallel=2,
+        teacher_after_round=1,
+        teacher_file="teachers/g{generation}.txt",
+        ensemble_from_round=2,
+        saturation_evals=4,
+    )
+    world.candidates(
+        lucky={"errors": [[20, 20], [4, 6]], "reserve": [60, 60], "report": {"gate_curve": CURVE}},
+        plain={"errors": [[30, 5]], "reserve": [32, 6], "report": {"gate_curve": CURVE}},
+    )
 
 
 def verdicts(world: TrainingWorld, runs: dict[str, str]) -> dict[str, str]:

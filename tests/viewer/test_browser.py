@@ -22,7 +22,7 @@ from outerloop.controller.deployment import account
 from outerloop.viewer.app import folder_app, record_app
 from outerloop.viewer.folder import recognised
 from outerloop.viewer.source import Source
-from tests.controller_rig.trainings import TrainingWorld
+from tests.controller_rig.campaigns import CampaignWorld
 from tests.postgres.conftest import _database_url, _execute
 from tests.viewer.real import describe, fill, verdicts
 from tests.viewer.serving import Asking, served
@@ -43,7 +43,7 @@ CONTRAST = 4.5
 class Shown:
     """The served record of real runs, and a browser."""
 
-    world: TrainingWorld
+    world: CampaignWorld
     runs: dict[str, str]
     asking: Asking
     browser: Browser
@@ -69,6 +69,11 @@ class Shown:
             "logs": f"/runs/{run['crash']}/logs",
             "benchmarks": "/benchmarks",
             "benchmark": f"/benchmarks/{self.target}/speed",
+            "campaigns": "/campaigns",
+            "campaign": f"/campaigns/{run['campaign']}",
+            "campaign-first": f"/campaigns/{run['campaign']}?generation=1",
+            "campaign-events": f"/campaigns/{run['campaign']}/events",
+            "campaign-run": f"/runs/{run['campaign']}",
             "trainings": "/trainings",
             "queue": "/queue",
             "plans": "/plans",
@@ -122,11 +127,11 @@ def shown(pg_url: str, template_database: str, tmp_path_factory: pytest.TempPath
     from playwright.sync_api import sync_playwright
 
     _execute(pg_url, f"create database browsed template {template_database}")
-    world = TrainingWorld(tmp_path_factory.mktemp("browsed") / "w", _database_url(pg_url, "browsed"))
+    world = CampaignWorld(tmp_path_factory.mktemp("browsed") / "w", _database_url(pg_url, "browsed"))
     runs = fill(world)
     became = verdicts(world, runs)
     expected = {"better": "accepted", "same": "rejected", "bigger": "rejected", "crash": "failed", "best": "accepted"}
-    assert became == {**expected, "training": "finished", "waiting": "waiting"}, world.describe()
+    assert became == {**expected, "training": "finished", "campaign": "finished", "waiting": "waiting"}, world.describe()
     source = Source(
         url=lambda: _database_url(pg_url, "browsed"), owner=account(), root=world.state, cadence_seconds=300.0
     )
@@ -174,6 +179,34 @@ def test_charts_show_the_numbers_of_the_tables(shown: Shown) -> None:
         assert curves == [["loss", 40, None]], describe(shown.world.folder)
         text = page.locator("main").inner_text()
         assert "1 not finite" in text and "whole" in text and "Machines, workers, ranks" in text
+
+
+def test_a_campaign_is_told_as_its_ledger_has_it(shown: Shown) -> None:
+    run = shown.runs["campaign"]
+    ledger = shown.world.ledger(run)
+    crowned = [event for event in ledger if event.kind == "champion"]
+    with shown.page() as page:
+        shown.open(page, f"/campaigns/{run}?generation=1")
+        drawn = page.evaluate("[...document.querySelectorAll('[data-chart]')].map(c => c.data)")
+        front, curves, history = ({trace["name"]: trace for trace in chart} for chart in drawn)
+        of_first = [event for event in crowned if event.generation == 1]
+        assert [front["champion"]["x"], front["champion"]["y"]] == [[n] for n in of_first[-1].counts]
+        assert curves[f"champion {of_first[-1].subject}"]["x"] == [0, 10, 50, 100]
+        assert "reserve check: luck" in history and "ensemble" in history
+        text = page.locator("main").inner_text()
+        for event in crowned:
+            assert event.subject in text
+        table = page.locator("#steps ~ * tbody tr")
+        assert table.count() == len(crowned)
+        for told in ("Reserve checks", "luck", "Teacher", "Ensembles", "Packages", "generation 2", "on the front"):
+            assert told in text, told
+        page.get_by_role("link", name=f"all {len(ledger)}").click()
+        page.wait_for_url(re.compile("/events$"))
+        assert page.locator(".ledger li").count() == min(50, len(ledger))
+        page.get_by_role("link", name=re.compile("^reserve check")).click()
+        page.wait_for_url(re.compile("kind=reserve_check$"))
+        checks = [event for event in ledger if event.kind == "reserve_check"]
+        assert page.locator(".ledger li").count() == len(checks) >= 2
 
 
 def test_pages_follow_a_run_without_reloading(shown: Shown) -> None:
@@ -231,9 +264,12 @@ def test_the_keyboard_is_enough(shown: Shown) -> None:
 
 def test_tables_need_no_script(shown: Shown) -> None:
     with shown.page(java_script_enabled=False) as page:
-        for path in ("/", "/runs", f"/runs/{shown.runs['better']}", f"/benchmarks/{shown.target}/speed"):
+        campaign = f"/campaigns/{shown.runs['campaign']}"
+        climbs = ("/", "/runs", f"/runs/{shown.runs['better']}", f"/benchmarks/{shown.target}/speed")
+        told = {path: shown.runs["better"] for path in climbs} | {"/campaigns": "gates", campaign: "champ-g001-r0001"}
+        for path, words in told.items():
             page.goto(f"http://127.0.0.1:{shown.asking.address.port}{path}")
-            assert shown.runs["better"] in page.locator("main").inner_text(), path
+            assert words in page.locator("main").inner_text(), path
             assert page.locator(".chart:visible").count() == 0
 
 

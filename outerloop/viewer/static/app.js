@@ -12,7 +12,15 @@
   const hues = {
     accepted: "--good", finished: "--calm", rejected: "--warn", failed: "--bad", cancelled: "--line-strong",
     champion: "--accent", base: "--line-strong", candidate: "--accent", link: "--line",
+    dominated: "--line-strong", ensemble: "--series-2", front: "--ink", star: "--accent",
+    "check-passed": "--good", "check-luck": "--bad",
     "series-0": "--series-0", "series-1": "--series-1", "series-2": "--series-2", "series-3": "--series-3",
+  };
+
+  const sizes = { champion: 8, star: 16, front: 10, "check-passed": 9, "check-luck": 9 };
+  const symbols = {
+    rejected: "x-thin-open", failed: "triangle-down-open", base: "circle-open", ensemble: "triangle-up", front: "circle-open",
+    star: "star", "check-passed": "diamond", "check-luck": "x",
   };
 
   function dressed(chart, element) {
@@ -22,10 +30,10 @@
       const made = { ...trace };
       if (trace.type === "bar") made.marker = { color: hue };
       else {
+        made.cliponaxis = false; // a mark on the axis is seen whole
         made.line = { width: trace.meta === "link" ? 2 : 1.8, ...(trace.line || {}), color: hue };
-        made.marker = { size: trace.meta === "champion" ? 8 : 7, color: hue, opacity: trace.meta === "champion" ? 1 : 0.75,
-          symbol: { rejected: "x-thin-open", failed: "triangle-down-open", base: "circle-open" }[trace.meta] || "circle",
-          line: { color: hue, width: 1.6 } };
+        made.marker = { size: sizes[trace.meta] || 7, color: hue, opacity: trace.meta in sizes ? 1 : 0.75,
+          symbol: symbols[trace.meta] || "circle", line: { color: hue, width: trace.meta === "star" ? 0 : 1.6 } };
       }
       return made;
     });
@@ -39,8 +47,11 @@
       margin: { l: 52, r: 12, t: 8, b: 36 }, showlegend: data.filter((t) => t.showlegend !== false).length > 1,
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { color: ink, size: 11 } },
       hoverlabel: { bgcolor: color("--paper"), bordercolor: color("--line-strong"), font: { color: color("--ink"), size: 12 } },
-      xaxis: axis(chart.layout.xaxis), yaxis: axis(chart.layout.yaxis),
     };
+    for (const name of new Set(["xaxis", "yaxis", ...Object.keys(chart.layout).filter((key) => /^[xy]axis\d*$/.test(key))]))
+      layout[name] = axis(chart.layout[name]);
+    layout.shapes = (chart.layout.shapes || []).map((shape) => ({ ...shape, line: { ...(shape.line || {}), color: color("--line-strong") } }));
+    layout.annotations = (chart.layout.annotations || []).map((note) => ({ ...note, font: { color: ink, size: 11 } }));
     return { data, layout };
   }
 
