@@ -131,7 +131,9 @@ def shown(pg_url: str, template_database: str, tmp_path_factory: pytest.TempPath
     runs = fill(world)
     became = verdicts(world, runs)
     expected = {"better": "accepted", "same": "rejected", "bigger": "rejected", "crash": "failed", "best": "accepted"}
-    assert became == {**expected, "training": "finished", "campaign": "finished", "waiting": "waiting"}, world.describe()
+    assert became == {**expected, "training": "finished", "campaign": "finished", "waiting": "waiting"}, (
+        world.describe()
+    )
     source = Source(
         url=lambda: _database_url(pg_url, "browsed"), owner=account(), root=world.state, cadence_seconds=300.0
     )
@@ -266,7 +268,7 @@ def test_tables_need_no_script(shown: Shown) -> None:
     with shown.page(java_script_enabled=False) as page:
         campaign = f"/campaigns/{shown.runs['campaign']}"
         climbs = ("/", "/runs", f"/runs/{shown.runs['better']}", f"/benchmarks/{shown.target}/speed")
-        told = {path: shown.runs["better"] for path in climbs} | {"/campaigns": "gates", campaign: "champ-g001-r0001"}
+        told = dict.fromkeys(climbs, shown.runs["better"]) | {"/campaigns": "gates", campaign: "champ-g001-r0001"}
         for path, words in told.items():
             page.goto(f"http://127.0.0.1:{shown.asking.address.port}{path}")
             assert words in page.locator("main").inner_text(), path
