@@ -1,14 +1,15 @@
 """A small training for `record_demo.py`: a classifier of scanned digits, one process or several, stopped at any time.
 
-Covered: what outerloop.torch reports of it (loss, accuracy, memory, ranks, checkpoints). Not covered: getting good at it.
+Covered: what outerloop.torch reports (loss, accuracy, memory, ranks, checkpoints). Not covered: getting good at it.
 """
 
 import argparse
 
-import outerloop.torch as olt
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+
+import outerloop.torch as olt
 
 options = argparse.ArgumentParser(description=__doc__)
 options.add_argument("--epochs", type=int, default=8)
