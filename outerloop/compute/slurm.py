@@ -381,7 +381,9 @@ def _leading_int(text: str | None) -> int | None:
 
 
 def make_durable_folder(folder: Path) -> None:
-    """Make a folder and flush it, so that a node that lists it sees it."""
+    """Make a folder and flush it, so that a node that lists it sees it. One that exists was flushed by its maker."""
+    if folder.is_dir():
+        return
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Protocol
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from outerloop.controller.deployment import Deployment
@@ -25,10 +25,10 @@ from outerloop.controller.request import Execution
 from outerloop.controller.submit import changed_image
 from outerloop.dispatch.arrays import awaited_jobs, with_arrays
 from outerloop.dispatch.budget import Budget
-from outerloop.dispatch.settle import fold_attempts, live_attempts
+from outerloop.dispatch.settle import OpenAttempt, fold_attempts, live_attempts, open_attempts
 from outerloop.dispatch.submit import recover_intents, submit_ready
 from outerloop.dispatch.wakes import ring_later
-from outerloop.record.models import Attempt, Await, Event, Measure, Run, Slot
+from outerloop.record.models import Await, Event, Measure, Run, Slot
 from outerloop.record.store import LeaseHandle
 
 __all__ = ["MOST_STEPS", "Advanced", "Again", "Blocking", "Ending", "Engine", "Kind", "Next"]
@@ -270,9 +270,11 @@ class Engine:
             now = session.scalar(select(func.clock_timestamp()))
             assert now is not None
             slots = self.slots(session, round_)
-            attempts = live_attempts(session, self.context.record.realm_id, [slot.id for slot in slots])
+            attempts = open_attempts(session, self.context.record.realm_id, [slot.id for slot in slots])
             session.execute(delete(Await).where(Await.run_id == self.run_id))
-            session.add_all(Await(run_id=self.run_id, attempt_id=attempt.id) for attempt in attempts)
+            if attempts:
+                rows = [{"run_id": self.run_id, "attempt_id": attempt.id} for attempt in attempts]
+                session.execute(insert(Await), rows)
             run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
             if run.state == "ended":
                 raise Again
@@ -299,7 +301,7 @@ class Engine:
             self.notes.append(f"no wake job: {ring}; the tick goes on with this run")
         return self._done("waiting", reason)
 
-    def _gone(self, attempts: Sequence[Attempt]) -> set[str]:
+    def _gone(self, attempts: Sequence[OpenAttempt]) -> set[str]:
         """Awaited jobs that this process's listing should have shown and did not."""
         observation = self.deployment.observation()
         if not observation.complete:
@@ -313,7 +315,7 @@ class Engine:
             and observation.listed(attempt.job_id) is None
         }
 
-    def _due(self, now: datetime, slots: Sequence[Slot], attempts: Sequence[Attempt]) -> datetime:
+    def _due(self, now: datetime, slots: Sequence[Slot], attempts: Sequence[OpenAttempt]) -> datetime:
         """When to look again even if nothing rings: what is awaited decides."""
         patience = self.context.patience
         moments = [now + timedelta(hours=patience.park_hours)]
@@ -362,7 +364,7 @@ class Engine:
         return Advanced(self.run_id, state, sentence, self.submitted, self.notes)
 
 
-def _why_waiting(slots: Sequence[Slot], attempts: Sequence[Attempt]) -> tuple[str, str]:
+def _why_waiting(slots: Sequence[Slot], attempts: Sequence[OpenAttempt]) -> tuple[str, str]:
     """One reason word and a sentence for people: what the run waits for."""
     if any(attempt.state == "intent" for attempt in attempts):
         return "SUBMISSION", "a submission's outcome is not known yet"

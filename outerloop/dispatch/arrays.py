@@ -14,10 +14,13 @@ import hashlib
 import json
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import count
+from typing import Any, Protocol
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
@@ -45,12 +48,13 @@ from outerloop.job.script import array_script
 from outerloop.record.models import Array, Attempt, Slot
 from outerloop.record.store import is_one_of
 from outerloop.slots import ARRAY_LOG, ARRAY_MAP
-from outerloop.slots.files import make_folder, publish, replace
+from outerloop.slots.files import Draft, replace
 
 __all__ = [
     "ArraySubmission",
     "awaited_jobs",
     "carry_out_array",
+    "draft_map",
     "free_attempts",
     "group",
     "lane_is_full",
@@ -59,6 +63,7 @@ __all__ = [
     "member_job",
     "recover_array",
     "with_arrays",
+    "with_attempts",
     "withdraw",
 ]
 
@@ -88,6 +93,8 @@ class ArraySubmission:
     submissions: tuple[Submission, ...]
     """What is known of them, in the order of the tasks."""
     token: datetime
+    draft: Draft | None = field(default=None, compare=False)
+    """Its task map on the way to the disk."""
 
     @property
     def packed(self) -> bool:
@@ -131,13 +138,19 @@ def group(
     now: datetime,
     pack: Pack | None = None,
 ) -> list[Submission | ArraySubmission]:
-    """Put intents of one shape together, in the transaction that makes them. The attempts' rows exist already.
+    """Put intents of one shape together, in the transaction that makes them. The attempts' rows do not exist yet.
 
     `pack` cuts attempts that may share a job into packs.
     """
     shapes: dict[str, list[Submission]] = {}
+    known: dict[tuple[int, float, tuple[str, ...]], str] = {}
     for submission in submissions:
-        shapes.setdefault(_shape(submission), []).append(submission)
+        # Measures of one benchmark share the very object that says what they are given.
+        same = (id(submission.order), submission.minutes, submission.excluded)
+        shape = known.get(same)
+        if shape is None:
+            shape = known[same] = _shape(submission)
+        shapes.setdefault(shape, []).append(submission)
     batches: list[Submission | ArraySubmission] = []
     for alike in shapes.values():
         if pack is not None and shares_a_job(alike[0].order):
@@ -201,38 +214,46 @@ def _intend_array(
     context: Context, session: Session, chunk: Sequence[Submission], now: datetime, label: str = ARRAY
 ) -> ArraySubmission:
     tasks = tuple((submission.digest, submission.n) for submission in chunk)
-    row = Array(
-        realm_id=context.record.realm_id,
-        name=_free_name(context, session, tasks, label),
-        lane=chunk[0].lane,
-        count=len(tasks),
-        map={"tasks": [list(task) for task in tasks]},
-        intent_at=now,
-    )
-    session.add(row)
-    session.flush()
-    # In one statement: the task of the k-th id of the list is k.
-    ids = [submission.attempt_id for submission in chunk]
-    session.execute(
-        text(
-            "update attempts set array_id = :array, array_task = task.place - 1, array_name = :name"
-            " from unnest(cast(:ids as bigint[])) with ordinality as task (id, place) where attempts.id = task.id"
-        ),
-        {"array": row.id, "name": row.name, "ids": ids},
-    )
-    return ArraySubmission(row.id, row.name, row.lane, len(tasks), tasks, tuple(chunk), now)
-
-
-def _free_name(context: Context, session: Session, tasks: Sequence[tuple[str, int]], label: str) -> str:
-    """Named by its content; the same tasks can go out again after a refusal, and then under the next number."""
-    digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
-    number = 0
-    while True:
+    lane = chunk[0].lane
+    listed = json.dumps(tasks)
+    # Named by its content; the same tasks can go out again after a refusal, and then under the next number.
+    digest = hashlib.sha256(listed.encode()).hexdigest()
+    for number in count():
         name = context.job_name(label, digest, number)
-        taken = select(Array.id).where(Array.realm_id == context.record.realm_id, Array.name == name)
-        if session.scalar(taken) is None:
-            return name
-        number += 1
+        made = session.scalar(
+            text(_INSERT_ARRAY),
+            {
+                "realm": context.record.realm_id,
+                "name": name,
+                "lane": lane,
+                "count": len(tasks),
+                "map": f'{{"tasks": {listed}}}',
+                "now": now,
+            },
+        )
+        if made is not None:
+            return ArraySubmission(int(made), name, lane, len(tasks), tasks, tuple(chunk), now)
+    raise AssertionError("numbers do not end")
+
+
+_INSERT_ARRAY = """
+insert into arrays (realm_id, name, lane, count, map, intent_at)
+values (:realm, :name, :lane, :count, cast(:map as jsonb), :now)
+on conflict (realm_id, name) do nothing
+returning id
+"""
+
+
+def with_attempts(
+    batches: Sequence[Submission | ArraySubmission], ids: Mapping[int, int]
+) -> list[Submission | ArraySubmission]:
+    """The same batches once their attempts have rows; `ids`: slot -> attempt."""
+    return [
+        changed(batch, attempt_id=ids[batch.slot_id])
+        if isinstance(batch, Submission)
+        else changed(batch, submissions=tuple(changed(s, attempt_id=ids[s.slot_id]) for s in batch.submissions))
+        for batch in batches
+    ]
 
 
 # ----------------------------------------------------------------------------------------------- submitting
@@ -245,10 +266,31 @@ def carry_out_array(context: Context, batch: ArraySubmission, report: SubmitRepo
     """
     first = batch.submissions[0]
     folder = context.root.array(batch.name)
-    make_folder(folder)
+    (batch.draft or draft_map(context, batch)).publish(name="array.map")
+    script = folder / "job.sh"
+    prologue, seed = str(first.order.get("prologue", "")), str(first.order.get("cache_seed", ""))
+    # sbatch copies it, and whoever submits this array again writes it again: it need not outlive the machine.
+    replace(
+        script,
+        array_script(python=context.python, task_map=folder / ARRAY_MAP, prologue=prologue, cache_seed=seed),
+        name="array.script",
+        mode=0o755,
+        flushed=False,
+    )
     log = folder / ARRAY_LOG
-    # All that the tasks need stands in this one file: each makes its attempt's folder itself when it starts. Two
-    # hundred folders made here would cost more than everything else that a submission does.
+    job = request(first, name=batch.name, script=script, log=log, workdir=folder)
+    with effect("compute.submit"):
+        outcome = context.compute.submit_array(job, batch.count, None)
+    return _record_outcome(context, batch, outcome, report)
+
+
+def draft_map(context: Context, batch: ArraySubmission) -> Draft:
+    """Begin to write the immutable task map.
+
+    All that the tasks need stands in this one file: each makes its attempt's folder itself when it starts. Two
+    hundred folders made here would cost more than everything else that a submission does.
+    """
+    folder = context.root.array(batch.name)
     orders = {(s.digest, s.n): attempt_order(context, s) for s in batch.submissions}
     slots = f"{context.root.slots}{os.sep}"
     tasks = [
@@ -256,22 +298,10 @@ def carry_out_array(context: Context, batch: ArraySubmission, report: SubmitRepo
         for digest, n in batch.tasks
     ]
     body = {
-        "schema": 1, "array": batch.name, "lane": batch.lane, "at": batch.token.isoformat(), "log": str(log),
-        "tasks": tasks,
+        "schema": 1, "array": batch.name, "lane": batch.lane, "at": batch.token.isoformat(),
+        "log": str(folder / ARRAY_LOG), "tasks": tasks,
     }  # fmt: skip
-    publish(folder / ARRAY_MAP, json.dumps(body) + "\n", name="array.map")
-    script = folder / "job.sh"
-    prologue, seed = str(first.order.get("prologue", "")), str(first.order.get("cache_seed", ""))
-    replace(
-        script,
-        array_script(python=context.python, task_map=folder / ARRAY_MAP, prologue=prologue, cache_seed=seed),
-        name="array.script",
-        mode=0o755,
-    )
-    job = request(first, name=batch.name, script=script, log=log, workdir=folder)
-    with effect("compute.submit"):
-        outcome = context.compute.submit_array(job, batch.count, None)
-    return _record_outcome(context, batch, outcome, report)
+    return Draft(folder / ARRAY_MAP, json.dumps(body) + "\n")
 
 
 def _record_outcome(
@@ -279,8 +309,10 @@ def _record_outcome(
 ) -> Refused | None:
     if isinstance(outcome, Accepted):
         told = acceptance(outcome, batch.name)
-        replace(context.root.array(batch.name) / "submitted.json", told, name="array.submitted")
-    with context.record.transaction("tx.outcome") as session:
+        # A note for when the record is lost; without it the array is found by its name.
+        replace(context.root.array(batch.name) / "submitted.json", told, name="array.submitted", flushed=False)
+    # Not flushed: taken back by a crash of the server, it is an outcome that nobody recorded, as if we had died here.
+    with context.record.transaction("tx.outcome", flushed=False) as session:
         if isinstance(outcome, Accepted):
             report.accepted += _accept(session, batch, outcome)
             return None
@@ -309,13 +341,18 @@ def _accept(session: Session, batch: ArraySubmission, outcome: Accepted) -> list
     """`_adopt` in one statement, for the way that nearly all arrays go."""
     mine = [submission.slot_id for submission in batch.submissions]
     session.execute(select(Slot.id).where(is_one_of(Slot.id, mine)).order_by(Slot.digest).with_for_update())
-    row = session.scalars(select(Array).where(Array.id == batch.array_id).with_for_update()).one()
-    if row.state != "intent" or row.intent_at != batch.token:
+    still_ours = session.scalar(
+        update(Array)
+        .where(Array.id == batch.array_id, Array.state == "intent", Array.intent_at == batch.token)
+        .values(state="submitted", job_id=outcome.job_id)
+        .returning(Array.id)
+        .execution_options(synchronize_session=False)
+    )
+    if still_ours is None:
         return []
-    row.state, row.job_id = "submitted", outcome.job_id
     task_ids = session.scalars(
         update(Attempt)
-        .where(Attempt.array_id == row.id, Attempt.state == "intent")
+        .where(Attempt.array_id == batch.array_id, Attempt.state == "intent")
         .values(
             state="submitted",
             job_id=func.concat(outcome.job_id, "_", Attempt.array_task),
@@ -400,6 +437,9 @@ def withdraw(context: Context, batches: Sequence[Submission | ArraySubmission], 
     """
     if not batches:
         return []
+    for batch in batches:
+        if isinstance(batch, ArraySubmission) and batch.draft is not None:
+            batch.draft.discard()
     tokens = {s.attempt_id: s.token for b in batches for s in ([b] if isinstance(b, Submission) else b.submissions)}
     arrays = {b.array_id: b.token for b in batches if isinstance(b, ArraySubmission)}
     with context.record.transaction("tx.outcome") as session:
@@ -553,23 +593,40 @@ def _again(
 # --------------------------------------------------------------------------------------------------- waking
 
 
-def awaited_jobs(session: Session, attempts: Sequence[Attempt], slot_ids: Sequence[int]) -> list[str]:
+class Task(Protocol):
+    """What is asked of an attempt to know what waiting for it means."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def job_id(self) -> str | None: ...
+    @property
+    def array_id(self) -> int | None: ...
+
+
+def awaited_jobs(session: Session, attempts: Sequence[Task], slot_ids: Sequence[int]) -> list[str]:
     """Ids that a wake depends on: tasks one by one, or the whole array when all its tasks are of these slots.
 
     A run must not wait for the slowest task of strangers; and where there are none, one id says the same as hundreds.
     """
     submitted = [attempt for attempt in attempts if attempt.state == "submitted" and attempt.job_id]
-    arrays = {attempt.array_id for attempt in submitted if attempt.array_id is not None}
+    tasks = Counter(attempt.array_id for attempt in submitted if attempt.array_id is not None)
     whole: dict[int | None, str] = {}
-    if arrays:
+    if tasks:
         rows: Any = session.execute(
-            select(Array.id, Array.job_id)
-            .join(Attempt, Attempt.array_id == Array.id)
-            .where(Array.id.in_(arrays), Array.job_id.is_not(None), is_one_of(Attempt.slot_id, slot_ids))
-            .group_by(Array.id)
-            .having(func.count() == Array.count)
+            select(Array.id, Array.job_id, Array.count).where(Array.id.in_(tasks), Array.job_id.is_not(None))
         )
-        whole = {row.id: row.job_id for row in rows}
+        arrays = {row.id: (str(row.job_id), int(row.count)) for row in rows}
+        # Most are whole already with the tasks that are live; of the others some have ended.
+        partly = [array for array, (_, size) in arrays.items() if tasks[array] < size]
+        if partly:
+            ours: Any = session.execute(
+                select(Attempt.array_id, func.count())
+                .where(Attempt.array_id.in_(partly), is_one_of(Attempt.slot_id, slot_ids))
+                .group_by(Attempt.array_id)
+            )
+            tasks.update({array: number - tasks[array] for array, number in ours})
+        whole = {array: job_id for array, (job_id, size) in arrays.items() if tasks[array] == size}
     found = set()
     for attempt in submitted:
         job_id = str(attempt.job_id)
@@ -577,7 +634,7 @@ def awaited_jobs(session: Session, attempts: Sequence[Attempt], slot_ids: Sequen
     return sorted(found)
 
 
-def with_arrays(gone: set[str], attempts: Iterable[Attempt]) -> set[str]:
+def with_arrays(gone: set[str], attempts: Iterable[Task]) -> set[str]:
     """Ids that the queue lists no more, with those of arrays of which it lists none of these attempts."""
     tasks = [attempt.job_id for attempt in attempts if attempt.job_id is not None and attempt.array_id is not None]
     return gone | ({array_id(job_id) for job_id in tasks} - {array_id(i) for i in tasks if i not in gone})

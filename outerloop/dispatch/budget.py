@@ -6,7 +6,9 @@ is checked when a run is submitted (controller).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
@@ -14,6 +16,19 @@ from sqlalchemy.orm import Session
 from outerloop.record.models import Attempt, Slot
 
 __all__ = ["Budget", "BudgetExceeded", "reserve", "spent_by_submitter", "spent_gpu_hours"]
+
+
+class Charged(Protocol):
+    """What a reservation needs of a slot."""
+
+    @property
+    def realm_id(self) -> int: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def submitter(self) -> str: ...
+    @property
+    def order(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,7 @@ def spent_by_submitter(session: Session, realm_id: int, submitter: str) -> float
     return float(total or 0.0)
 
 
-def reserve(session: Session, slot: Slot, minutes: float, budget: Budget, drafted: float = 0.0) -> float:
+def reserve(session: Session, slot: Charged, minutes: float, budget: Budget, drafted: float = 0.0) -> float:
     """GPU-hours that an attempt of this slot reserves. Raises BudgetExceeded when they are not there.
 
     `drafted`: hours of the same target that this transaction reserves and has not written yet.
@@ -78,7 +93,7 @@ def reserve(session: Session, slot: Slot, minutes: float, budget: Budget, drafte
     return asked
 
 
-def _reserve_of_submitter(session: Session, slot: Slot, asked: float, budget: Budget, drafted: float) -> None:
+def _reserve_of_submitter(session: Session, slot: Charged, asked: float, budget: Budget, drafted: float) -> None:
     """A submitter's own limit, whatever the targets. Raises BudgetExceeded."""
     if budget.submitter_gpu_hours is None:
         return

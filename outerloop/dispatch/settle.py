@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -31,7 +31,17 @@ from outerloop.record.models import Attempt, Await, Measure, Run, Slot
 from outerloop.record.store import is_one_of
 from outerloop.slots import ARRAY_LOG, Pin, Result, SlotDirectory
 
-__all__ = ["Folded", "apply_decision", "ask_about", "cancel_jobs", "fold_attempts", "live_attempts", "make_due"]
+__all__ = [
+    "Folded",
+    "OpenAttempt",
+    "apply_decision",
+    "ask_about",
+    "cancel_jobs",
+    "fold_attempts",
+    "live_attempts",
+    "make_due",
+    "open_attempts",
+]
 
 BACKOFF_CEILING = timedelta(hours=1)
 CHECKPOINT_NAME = re.compile(r"step-(\d{10,})")
@@ -56,6 +66,29 @@ def live_attempts(session: Session, realm_id: int, slot_ids: Iterable[int] | Non
     if slot_ids is not None:
         query = query.where(is_one_of(Attempt.slot_id, slot_ids))
     return list(session.scalars(query.order_by(Attempt.id)))
+
+
+class OpenAttempt(NamedTuple):
+    """What parking needs of an open attempt, and no more: a run may wait for hundreds."""
+
+    id: int
+    slot_id: int
+    state: str
+    job_id: str | None
+    array_id: int | None
+    slurm_state: str
+    slurm_reason: str
+    submitted_at: datetime | None
+    unknown_at: datetime | None
+    absent_at: datetime | None
+
+
+def open_attempts(session: Session, realm_id: int, slot_ids: Iterable[int]) -> list[OpenAttempt]:
+    """The open attempts of some slots as light rows, oldest first."""
+    columns = (getattr(Attempt, name) for name in OpenAttempt._fields)
+    query = select(*columns).where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
+    rows = session.execute(query.where(is_one_of(Attempt.slot_id, slot_ids)).order_by(Attempt.id))
+    return list(map(OpenAttempt._make, rows))
 
 
 def ask_about(observation: Observation, attempts: Iterable[Live]) -> None:

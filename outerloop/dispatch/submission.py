@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, and_, exists
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -46,6 +46,19 @@ REFUSED_LATER_SECONDS = 60
 """How soon a submission that met a full queue is tried again; no attempt is spent on it."""
 
 
+class Needy(Protocol):
+    """What an intent needs of a slot."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def order(self) -> Mapping[str, Any]: ...
+    @property
+    def excluded_nodes(self) -> list[str]: ...
+
+
 @dataclass(frozen=True)
 class Submission:
     """One intent that is ours to carry out."""
@@ -68,7 +81,7 @@ class Submission:
 
     @staticmethod
     def draft(
-        slot: Slot, n: int, job_name: str, minutes: float, token: datetime, exclude: tuple[str, ...] = ()
+        slot: Needy, n: int, job_name: str, minutes: float, token: datetime, exclude: tuple[str, ...] = ()
     ) -> Submission:
         """An intent whose row is not written yet. `exclude`: nodes to stay away from besides those that failed."""
         also = tuple(node for node in exclude if node not in slot.excluded_nodes)

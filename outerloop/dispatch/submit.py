@@ -7,22 +7,26 @@ Not covered: job arrays (arrays.py), wake jobs (wakes.py), how a job ended (sett
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import String, cast, func, select, text, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.protocol import Accepted, Refused, SubmitOutcome, Unknown, When
 from outerloop.dispatch.arrays import (
     ArraySubmission,
     carry_out_array,
+    draft_map,
     group,
     lane_is_full,
     largest_array,
     recover_array,
+    with_attempts,
     withdraw,
 )
 from outerloop.dispatch.budget import Budget, BudgetExceeded, reserve
@@ -48,6 +52,7 @@ from outerloop.effects import effect
 from outerloop.job.script import job_script
 from outerloop.record.models import Attempt, Run, Slot
 from outerloop.record.store import LeaseHandle, is_one_of
+from outerloop.slots.files import Draft
 
 __all__ = [
     "NOBODY_WAITS",
@@ -62,11 +67,15 @@ __all__ = [
 
 # One parameter for each column however many rows there are: sending two thousand single ones takes longer than storing.
 _INSERT_INTENTS = """
-insert into attempts (realm_id, slot_id, n, state, job_name, minutes, command_minutes, gpu_hours_reserved, intent_at)
-select :realm, slot_id, n, 'intent', job_name, minutes, command_minutes, gpu_hours, :now
+insert into attempts (realm_id, slot_id, n, state, job_name, minutes, command_minutes, gpu_hours_reserved, intent_at,
+                      array_id, array_task, array_name)
+select :realm, slot_id, n, 'intent', job_name, minutes, command_minutes, gpu_hours, :now, arrays.id, array_task,
+       coalesce(arrays.name, '')
   from unnest(cast(:slots as bigint[]), cast(:numbers as int[]), cast(:names as text[]), cast(:minutes as float8[]),
-              cast(:command_minutes as float8[]), cast(:gpu_hours as float8[]))
-       as draft (slot_id, n, job_name, minutes, command_minutes, gpu_hours)
+              cast(:command_minutes as float8[]), cast(:gpu_hours as float8[]), cast(:arrays as bigint[]),
+              cast(:tasks as int[]))
+       as draft (slot_id, n, job_name, minutes, command_minutes, gpu_hours, array_id, array_task)
+  left join arrays on arrays.id = draft.array_id
 returning slot_id, id
 """
 
@@ -90,15 +99,20 @@ def submit_ready(
     single: set[int] = set()
     largest = largest_array(context.compute, len(waiting))
     while waiting:
+        drafts: list[Draft] = []
         try:
             with _intending(context, lease, lease_seconds) as session:
-                batches = _intend(context, session, waiting, budget, exclude, largest, frozenset(single))
+                batches = _intend(context, session, waiting, budget, exclude, largest, frozenset(single), drafts)
                 if lease is not None and batches:
                     # Cancelled meanwhile: whoever looks after ended runs has to look at this one again.
                     ended = (Run.id == lease.run_id, Run.state == "ended")
                     session.execute(update(Run).where(*ended).values(released=False))
-        except BudgetExceeded as exceeded:
-            report.over_budget = exceeded
+        except BaseException as error:
+            for draft in drafts:
+                draft.discard()
+            if not isinstance(error, BudgetExceeded):
+                raise
+            report.over_budget = error
             return report
         waiting, crowded = [], set[str]()
         for place, batch in enumerate(batches):
@@ -140,14 +154,15 @@ def _intend(
     exclude: Sequence[str],
     largest: int,
     single: frozenset[int],
+    maps: list[Draft],
 ) -> list[Submission | ArraySubmission]:
-    """Intents for all of these slots that need an attempt now, those of one shape together. Raises BudgetExceeded."""
+    """Intents for all of these slots that need an attempt now, those of one shape together. Raises BudgetExceeded.
+
+    The first array's map is on its way to the disk when this returns, beside the commit; `maps` gets what has begun.
+    """
     now = session.scalar(select(func.clock_timestamp()))
     assert now is not None
-    # One order of locking for everybody, so that two runs that share slots cannot deadlock.
-    slots = session.scalars(
-        select(Slot).where(is_one_of(Slot.id, slot_ids)).order_by(Slot.digest).with_for_update()
-    ).all()
+    slots = _locked(session, slot_ids)
     numbers: dict[int, int] = {}
     busy = set()
     for known in session.execute(
@@ -170,6 +185,19 @@ def _intend(
         drafts.append(Submission.draft(slot, n, name, minutes, now, tuple(exclude)))
     if not drafts:
         return []
+    batches = group(context, session, drafts, largest, now, partial(cut_into_packs, single=single))
+    for place, batch in enumerate(batches):
+        # One: the others may be regrouped when this one is refused.
+        if isinstance(batch, ArraySubmission) and not batch.packed:
+            maps.append(draft_map(context, batch))
+            batches[place] = replace(batch, draft=maps[0])
+            break
+    tasks = {
+        member.slot_id: (batch.array_id, task)
+        for batch in batches
+        if isinstance(batch, ArraySubmission)
+        for task, member in enumerate(batch.submissions)
+    }
     stored = session.execute(
         text(_INSERT_INTENTS),
         {
@@ -181,11 +209,48 @@ def _intend(
             "minutes": [draft.minutes for draft in drafts],
             "command_minutes": [float(draft.order["minutes"]) for draft in drafts],
             "gpu_hours": reserved,
+            "arrays": [tasks.get(draft.slot_id, (None, None))[0] for draft in drafts],
+            "tasks": [tasks.get(draft.slot_id, (None, None))[1] for draft in drafts],
         },
     )
-    ids = {row.slot_id: row.id for row in stored}
-    made = [replace(draft, attempt_id=ids[draft.slot_id]) for draft in drafts]
-    return group(context, session, made, largest, now, partial(cut_into_packs, single=single))
+    return with_attempts(batches, {row.slot_id: row.id for row in stored})
+
+
+class _Wanted(NamedTuple):
+    """What an intent needs of a slot's row."""
+
+    id: int
+    realm_id: int
+    digest: str
+    label: str
+    target: str
+    submitter: str
+    order: Mapping[str, Any]
+    state: str
+    next_try_at: datetime | None
+    excluded_nodes: list[str]
+
+
+def _locked(session: Session, slot_ids: Sequence[int]) -> list[_Wanted]:
+    """Lock these slots, in one order for everybody, so that two runs that share slots cannot deadlock."""
+    rows = session.execute(
+        select(
+            Slot.id, Slot.realm_id, Slot.digest, Slot.label, Slot.target, Slot.submitter, cast(Slot.order, String),
+            Slot.state, Slot.next_try_at, Slot.excluded_nodes,
+        )
+        .where(is_one_of(Slot.id, slot_ids))
+        .order_by(Slot.digest)
+        .with_for_update()
+    )  # fmt: skip
+    # Hundreds of slots of one benchmark have the same order: it is read once.
+    orders: dict[str, Mapping[str, Any]] = {}
+    found = []
+    for id_, realm_id, digest, label, target, submitter, text_, *rest in rows:
+        order = orders.get(text_)
+        if order is None:
+            order = orders[text_] = json.loads(text_)
+        found.append(_Wanted._make((id_, realm_id, digest, label, target, submitter, order, *rest)))
+    return found
 
 
 def _carry_out(context: Context, submission: Submission, report: SubmitReport) -> Refused | None:

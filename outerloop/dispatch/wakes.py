@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import func, select
+from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
 from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, Unknown, When
@@ -23,7 +23,7 @@ from outerloop.dispatch.settle import cancel_jobs
 from outerloop.effects import effect
 from outerloop.record.models import Heartbeat, Run, Wake
 from outerloop.record.store import LeaseHandle
-from outerloop.slots.files import make_folder, replace
+from outerloop.slots.files import replace
 
 __all__ = ["WakePolicy", "fold_wakes", "ring_later"]
 
@@ -67,10 +67,10 @@ def ring_later(
         return "nothing to await"
     awaited = sorted(job_ids)[:LONGEST_AWAITED]
     with context.record.fenced("tx.wake", lease, seconds=context.patience.lease) as session:
-        reason = _not_needed(session, context, policy, lease.run_id, awaited)
+        reason, last = _not_needed(session, context, policy, lease.run_id, awaited)
         if reason:
             return reason
-        number = (session.scalar(select(func.max(Wake.number)).where(Wake.run_id == lease.run_id)) or 0) + 1
+        number = last + 1
         wake = Wake(
             realm_id=context.record.realm_id,
             run_id=lease.run_id,
@@ -87,7 +87,8 @@ def ring_later(
         known = [job_id for job_id in awaited if job_id not in gone]
         if known != awaited:
             outcome = _submit(context, policy, name, script, known, None if known else context.patience.grace)
-    with context.record.transaction("tx.wake") as session:
+    # Not flushed: a wake whose job id is lost rings all the same, and is found by its name.
+    with context.record.transaction("tx.wake", flushed=False) as session:
         row = session.get(Wake, wake_id)
         if row is None:
             return "gone"
@@ -103,37 +104,39 @@ def ring_later(
     return "rings"
 
 
-def _not_needed(session: Session, context: Context, policy: WakePolicy, run_id: str, awaited: list[str]) -> str:
-    same = session.scalar(
-        select(Wake.id).where(Wake.run_id == run_id, Wake.state == "submitted", Wake.awaited == awaited).limit(1)
-    )
-    if same is not None and awaited:
-        return "already rings"
-    live = session.scalar(
+def _not_needed(
+    session: Session, context: Context, policy: WakePolicy, run_id: str, awaited: list[str]
+) -> tuple[str, int]:
+    """(why no wake is needed or "", the number of this run's last wake)."""
+    mine = select(func.coalesce(func.max(Wake.number), 0)).where(Wake.run_id == run_id)
+    same = exists().where(Wake.run_id == run_id, Wake.state == "submitted", Wake.awaited == awaited)
+    living = (
         select(func.count())
         .select_from(Wake)
         .where(Wake.realm_id == context.record.realm_id, Wake.state.in_(["intent", "submitted"]))
     )
-    if (live or 0) >= policy.cap:
-        return "cap"
-    if policy.mode == "auto" and (live or 0) >= max(1, policy.cap // 2):
+    last, rings, live = session.execute(select(mine.scalar_subquery(), same, living.scalar_subquery())).one()
+    if rings and awaited:
+        return "already rings", last
+    if live >= policy.cap:
+        return "cap", last
+    if policy.mode == "auto" and live >= max(1, policy.cap // 2):
         fresh = session.scalar(
             select(func.now() - Heartbeat.at < func.make_interval(0, 0, 0, 0, 0, 0, policy.cadence_seconds)).where(
                 Heartbeat.realm_id == context.record.realm_id, Heartbeat.name == "tick"
             )
         )
         if fresh:
-            return "tick is fresh"
-    return ""
+            return "tick is fresh", last
+    return "", last
 
 
 def _script(context: Context, run_id: str, number: int) -> Path:
     path = context.root.wake_script(run_id, number)
-    make_folder(path.parent)
     lines = ["#!/bin/sh"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in context.exports]
     lines.append(f"exec {shlex.quote(context.python)} -I -m outerloop.cli wake {shlex.quote(run_id)} --number {number}")
-    replace(path, "\n".join(lines) + "\n", name="attempt.prepare", mode=0o700)
+    replace(path, "\n".join(lines) + "\n", name="attempt.prepare", mode=0o700, flushed=False)
     return path
 
 

@@ -33,6 +33,12 @@ _DISCONNECT_SQLSTATES = ("08", "57P", "53", "58")
 """Classes of SQLSTATE that say the server, not the statement, is in trouble (PostgreSQL manual, appendix A)."""
 
 
+_NOT_FLUSHED = text("set local synchronous_commit = off")
+_EXTEND = text(
+    "update leases set expires_at = now() + make_interval(secs => :s)"
+    " where run_id = :r and epoch = :e and holder = :h returning 1"
+)
+
 _GIVEN_UP: set[str] = set()
 """Holders of this process whose leases could not be given back."""
 
@@ -116,9 +122,16 @@ class Record:
             raise
 
     @contextmanager
-    def transaction(self, name: str) -> Iterator[Session]:
-        """A transaction that is committed at the end; `name` is its effect (`tx.…`)."""
+    def transaction(self, name: str, *, flushed: bool = True) -> Iterator[Session]:
+        """A transaction that is committed at the end; `name` is its effect (`tx.…`).
+
+        `flushed=False` does not wait until it is on the server's disk. A crash of the server, not of this process,
+        may take it back, and then everything that was committed after it: the log is flushed in order, so the next
+        flushed transaction of anybody makes it durable, too (PostgreSQL manual, "Asynchronous Commit").
+        """
         with self._session() as session, effect(name), session.begin():
+            if not flushed:
+                session.execute(_NOT_FLUSHED)
             yield session
 
     @contextmanager
@@ -128,15 +141,11 @@ class Record:
         Raises Fenced, with nothing written, when somebody else took over.
         """
         with self.transaction(name) as session:
-            row = session.execute(
-                select(Lease.epoch, Lease.holder).where(Lease.run_id == lease.run_id).with_for_update()
+            mine = session.execute(
+                _EXTEND, {"s": seconds, "r": lease.run_id, "e": lease.epoch, "h": lease.holder}
             ).one_or_none()
-            if row is None or row.epoch != lease.epoch or row.holder != lease.holder:
+            if mine is None:
                 raise Fenced(f"run {lease.run_id}: this process lost its lease (epoch {lease.epoch})")
-            session.execute(
-                text("update leases set expires_at = now() + make_interval(secs => :s) where run_id = :r"),
-                {"s": seconds, "r": lease.run_id},
-            )
             yield session
 
     @contextmanager
@@ -177,8 +186,12 @@ class Record:
     # -- leases
 
     def take_lease(self, run_id: str, *, seconds: float) -> LeaseHandle | None:
-        """The lease of a run, or None while somebody else holds it. Each success is a new epoch."""
-        with self.transaction("tx.lease") as session:
+        """The lease of a run, or None while somebody else holds it. Each success is a new epoch.
+
+        Not flushed: a lease protects transactions of its run, and whichever of them is durable makes it durable, too.
+        One that a crash of the server takes back is taken again with the same epoch, by another holder.
+        """
+        with self.transaction("tx.lease", flushed=False) as session:
             epoch = session.execute(
                 text(
                     """
@@ -219,7 +232,7 @@ class Record:
         Where the record cannot be told, this process at least knows it: its next try need not wait for the expiry.
         """
         try:
-            with self.transaction("tx.release") as session:
+            with self.transaction("tx.release", flushed=False) as session:
                 session.execute(
                     text(
                         "update leases set holder = '', expires_at = now()"

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from outerloop.effects import effect
 
-__all__ = ["append_marker", "make_folder", "publish", "read_json", "replace", "sync_folder"]
+__all__ = ["Draft", "append_marker", "make_folder", "publish", "read_json", "replace", "sync_folder"]
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 """Refuse to parse more: no file of ours is that large, and the file may be somebody's accident."""
@@ -38,14 +39,15 @@ def make_folder(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
-def _temporary(path: Path, data: bytes, mode: int) -> Path:
+def _temporary(path: Path, data: bytes, mode: int, *, flushed: bool = True) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(handle, view) :]
-        os.fsync(handle)
+        if flushed:
+            os.fsync(handle)
     except BaseException:
         os.close(handle)
         temporary.unlink(missing_ok=True)
@@ -80,17 +82,89 @@ def publish(path: Path, value: Mapping[str, Any] | str, *, name: str, mode: int 
     return made
 
 
-def replace(path: Path, value: Mapping[str, Any] | str, *, name: str, mode: int = 0o644) -> None:
-    """Write `path` anew, whole or not at all (temporary file, fsync, rename, fsync of the folder)."""
-    make_folder(path.parent)
+class Draft:
+    """A file on its way to the disk beside other work: `publish` puts it in place, `discard` takes it back.
+
+    The folder and the content are flushed by threads of their own at the same time, so whoever has a transaction to
+    commit meanwhile waits once. Under its name the file is there only after `publish`, whole and flushed as always.
+    """
+
+    def __init__(self, path: Path, value: Mapping[str, Any] | str, *, mode: int = 0o644) -> None:
+        self.path = path
+        self._temporary: Path | None = None
+        self._errors: list[BaseException] = []
+        made = self._made_folders(path.parent)
+        self._threads = [Thread(target=self._guarded, args=(self._write, _encode(value), mode))]
+        self._threads += [Thread(target=self._guarded, args=(sync_folder, folder.parent)) for folder in made]
+        for thread in self._threads:
+            thread.start()
+
+    @staticmethod
+    def _made_folders(folder: Path) -> list[Path]:
+        missing = [parent for parent in (folder, *folder.parents) if not parent.is_dir()]
+        folder.mkdir(parents=True, exist_ok=True)
+        return missing
+
+    def _write(self, data: bytes, mode: int) -> None:
+        self._temporary = _temporary(self.path, data, mode)
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
+        try:
+            work(*arguments)
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _wait(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def publish(self, *, name: str) -> bool:
+        """As the function `publish`. Raises what writing raised."""
+        with effect(name):
+            self._wait()
+            if self._errors:
+                self._remove()
+                raise self._errors[0]
+            assert self._temporary is not None, "written, or an error says why not"
+            try:
+                os.link(self._temporary, self.path)
+                made = True
+            except FileExistsError:
+                made = False
+            finally:
+                self._remove()
+            sync_folder(self.path.parent)
+        return made
+
+    def discard(self) -> None:
+        """Leave nothing behind but the folder."""
+        self._wait()
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
+
+
+def replace(path: Path, value: Mapping[str, Any] | str, *, name: str, mode: int = 0o644, flushed: bool = True) -> None:
+    """Write `path` anew, whole or not at all (temporary file, fsync, rename, fsync of the folder).
+
+    `flushed=False` leaves both fsyncs out: for what is read at once, and is written anew or not missed after a crash
+    of the machine. A process that dies leaves it whole or absent all the same.
+    """
+    if flushed:
+        make_folder(path.parent)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
     with effect(name):
-        temporary = _temporary(path, _encode(value), mode)
+        temporary = _temporary(path, _encode(value), mode, flushed=flushed)
         try:
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        sync_folder(path.parent)
+        if flushed:
+            sync_folder(path.parent)
 
 
 def append_marker(path: Path, *, name: str) -> None:

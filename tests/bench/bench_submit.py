@@ -31,7 +31,7 @@ from outerloop.controller.work import lane_mapping
 from outerloop.dispatch.arrays import awaited_jobs
 from outerloop.dispatch.budget import Budget
 from outerloop.dispatch.context import Context, Patience
-from outerloop.dispatch.settle import live_attempts
+from outerloop.dispatch.settle import open_attempts
 from outerloop.dispatch.submit import submit_ready
 from outerloop.dispatch.wakes import WakePolicy, ring_later
 from outerloop.record import embedded, migrate
@@ -149,7 +149,7 @@ class Ours:
         assert lease is not None
         report = submit_ready(self.context, lease, ids, Budget(), lease_seconds=300)
         with self.record.reading() as session:
-            awaited = awaited_jobs(session, live_attempts(session, self.record.realm_id, ids), ids)
+            awaited = awaited_jobs(session, open_attempts(session, self.record.realm_id, ids), ids)
         rung = ring_later(self.context, policy, lease, awaited)
         took = time.perf_counter() - began
         assert len(report.accepted) == MEASURES and rung == "rings" and len(awaited) == 1, (report, rung, awaited)

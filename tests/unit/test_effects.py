@@ -24,6 +24,7 @@ WORLD_CHANGING_QUALIFIED = {("compute", "submit"), ("compute", "submit_array"), 
 ALLOWED = {
     # The two primitives: the temporary file that becomes the published one, inside or right after the effect.
     ("slots/files.py", "_temporary"),
+    ("slots/files.py", "_remove"),
     ("slots/files.py", "publish"),
     ("slots/files.py", "replace"),
     # The server's own folder: starting it twice is harmless, and its tests kill it at will.
