@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 VENV  := .venv
 BIN   := $(VENV)/bin
-.PHONY: help venv demo demo-campaign demo-slurm demo-posttrain test test-fast test-slurm test-pyslurm lint types imports check docs bench docs-reference clean
+.PHONY: help venv demo demo-campaign demo-slurm demo-posttrain test test-fast test-nightly test-slurm test-pyslurm lint types imports check docs bench docs-reference clean
 
 help:                       ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -36,6 +36,14 @@ test: venv                  ## everything, on a real Slurm and a real Postgres
 
 test-fast: venv             ## unit and property tests only
 	$(BIN)/python -m pytest tests/unit tests/property
+
+# Hours: SCHEDULES random schedules, every seed that fails is printed (replay: python -m tests.nightly --seed N).
+SCHEDULES ?= 20000
+test-nightly: venv          ## everything, what takes long included, and 20,000 random schedules (hours)
+	bash .ci/setup test
+	$(BIN)/python -m tests.nightly --schedules $(SCHEDULES)
+	OUTERLOOP_NIGHTLY=1 OUTERLOOP_REQUIRE_SLURM=1 OUTERLOOP_REQUIRE_BROWSER=1 \
+	  $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # SUITE is a Debian suite: bookworm 22.05, trixie 24.11, forky 26.05. Nothing is installed: get-slurm.sh unpacks.
 SUITE ?= trixie

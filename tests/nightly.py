@@ -7,6 +7,7 @@ Covered: a Postgres of its own, playing seeds in several processes, printing eve
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import multiprocessing
 import os
@@ -79,6 +80,8 @@ def work(url: str, number: int, seeds: range, seconds: float = math.inf) -> Play
     done = Played()
     with world(url, f"nightly_{number}") as made:
         calm = calm_verdicts(made)
+        gc.collect()
+        gc.freeze()  # what is there now stays: the collector need not look at it again and again
         started = time.monotonic()
         for seed in seeds:
             if time.monotonic() - started > seconds:

@@ -91,8 +91,8 @@ class Record:
     def __init__(self, url: str, *, owner: str, slot_root: str) -> None:
         self._engine: Engine = create_engine(
             url,
-            pool_size=1,
-            max_overflow=2,
+            pool_size=2,  # a tick's lock keeps one for as long as it works with another
+            max_overflow=1,
             pool_pre_ping=True,
             connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "outerloop"},
         )
@@ -152,7 +152,7 @@ class Record:
     def reading(self) -> Iterator[Session]:
         """A transaction that only reads."""
         with self._session() as session, session.begin():
-            session.execute(text("set transaction read only"))
+            session.connection(execution_options={"postgresql_readonly": True})
             yield session
 
     def revision(self) -> str | None:
@@ -164,8 +164,9 @@ class Record:
 
     def now(self) -> datetime:
         """The only clock that decides anything."""
-        with self.reading() as session:
-            now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+        with self._session() as session:
+            connection = session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+            now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
         return now
 
     # -- realm

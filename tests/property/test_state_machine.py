@@ -20,8 +20,9 @@ from tests.simulation.schedule import calm_verdicts
 __all__ = ["pg_url"]
 
 SCHEDULES = 500
-SECONDS = 100.0
-"""No new schedule is begun after so long: a busy machine plays fewer, and says how many."""
+SECONDS = 150.0
+"""No new schedule is begun after so long. Two idle cores play all of them in half the time; when a busy machine does
+not, the test says so and counts as skipped, not as passed."""
 FEWEST = 20
 PROCESSES = 2
 
@@ -42,7 +43,10 @@ def test_schedules(pg_url: str) -> None:
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
         results = pool.starmap(work, shares)
     played = sum(result.played for result in results)
-    print(f"{played} of {SCHEDULES} schedules in {SECONDS:g} s on {os.cpu_count()} CPUs")
     failures = [told for result in results for told in result.failures.values()]
     assert not failures, "\n\n".join(failures[:3])
     assert played >= FEWEST
+    if played < SCHEDULES:
+        pytest.skip(
+            f"only {played} of {SCHEDULES} schedules in {SECONDS:g} s on {os.cpu_count()} busy CPUs; none failed"
+        )

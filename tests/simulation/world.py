@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from outerloop import effects
 from outerloop.compute.protocol import JobState
@@ -47,6 +48,11 @@ OVER = frozenset(
 )
 """Reasons that say that the job is over; silence must never be taken for it."""
 CHARGED_TO_NOBODY = {"INFRASTRUCTURE", "CANCELLED"}
+
+
+def _remember_plans(connection: Any, _record: Any) -> None:
+    """The same hundred statements, thousands of times: planning them is most of the server's work."""
+    connection.prepare_threshold, connection.prepared_max = 0, 1000
 
 
 class World:
@@ -128,6 +134,7 @@ class World:
             deployment = open_deployment(self.settings, config=None, migrate=False)
             # Asking whether the connection is alive is a fifth of all round trips, and the server is.
             deployment.record._engine.pool._pre_ping = False
+            event.listen(deployment.record._engine, "connect", _remember_plans)
         object.__setattr__(deployment.context, "compute", self.cluster)
         deployment.forget_observation()
         deployment.notes.clear()
