@@ -8,11 +8,11 @@ site's trouble show a message without a traceback; only a defect of ours shows o
 | 0 | done |
 | 1 | unexpected: a defect of outerloop |
 | 2 | usage or bad input: options, settings, contract |
-| 3 | refused: scope, budget, lane, what a service does not take |
+| 3 | refused: scope, budget, lane, what a service does not take; a run that is blocked as soon as it is submitted |
 | 4 | the record (database) is unavailable |
 | 5 | the cluster gave no answer |
 | 6 | no disk space |
-| 7 | not found: run, slot, benchmark |
+| 7 | not found: run, slot, benchmark; `db rebuild` left something out |
 | 8 | no access: the state folder is read-only or another account's |
 """
 

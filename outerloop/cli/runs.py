@@ -48,7 +48,7 @@ class _Seen:
         from dataclasses import replace
 
         from outerloop.controller import health, views
-        from outerloop.controller.unrecorded import unrecorded_runs
+        from outerloop.controller.unrecorded import damaged_requests, unrecorded_runs
 
         nothing = views.RunPage((), 0, offset, reader.record.now())
         states = [state for state in wanted.states if state != "ended"]
@@ -56,13 +56,6 @@ class _Seen:
         self.queue: tuple[QueueView, ...] = views.queue(reader.record)
         seen = views.overview(reader.record)
         self.now = seen.now
-        self.problem: Problem = health.worst_problem(
-            seen,
-            self.tick,
-            self.queue,
-            cadence_seconds=reader.settings.wake.cadence_seconds,
-            unrecorded=unrecorded_runs(reader.record, reader.root),
-        )
         self.open: RunPage = nothing
         if open_:
             asked = replace(wanted, states=tuple(states or views.OPEN_STATES))
@@ -74,6 +67,16 @@ class _Seen:
             self.ended = views.runs(
                 reader.record, replace(wanted, states=("ended",)), limit=ended, offset=0 if open_ else offset
             )
+        shown = [run.id for run in (*self.open.runs, *self.ended.runs)]
+        self.problem: Problem = health.worst_problem(
+            seen,
+            self.tick,
+            self.queue,
+            cadence_seconds=reader.settings.wake.cadence_seconds,
+            unrecorded=unrecorded_runs(reader.record, reader.root),
+            # A file a run that is shown: a status of ten thousand runs stays quick, doctor looks at all of them.
+            damaged=damaged_requests(reader.root, shown),
+        )
 
     def _ends(self, reader: Reader) -> dict[str, str]:
         """By run: when it usually would end, after what runs of its benchmark took before."""

@@ -179,7 +179,7 @@ def _report(
         if over:
             click.echo(f"not submitted ({len(left)}): {', '.join(left)}\n  {over}", err=True)
         click.echo("\n  outerloop status                 all of them, by what they wait for")
-    if over:
+    if over or any(run.state == "blocked" for _named, run in rows):
         click.get_current_context().exit(int(ExitCode.REFUSED))
 
 

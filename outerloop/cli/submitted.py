@@ -64,7 +64,10 @@ def the_run(deployment: Deployment, run_id: str) -> Run:
 
 
 def report(deployment: Deployment, run_id: str, *, asked_before: str | None, as_json: bool) -> None:
-    """Say where a run stands and how to go on. `asked_before`: that it was not made now, and what to do about it."""
+    """Say where a run stands and how to go on. `asked_before`: that it was not made now, and what to do about it.
+
+    Exits with REFUSED for what the scope refuses, and for a run that is blocked: it goes nowhere by itself.
+    """
     run = the_run(deployment, run_id)
     if as_json:
         emit_json(
@@ -91,7 +94,7 @@ def report(deployment: Deployment, run_id: str, *, asked_before: str | None, as_
         for command, what in commands:
             if run.state != "ended" or "cancel" not in command:
                 click.echo(f"  {f'outerloop {command} {run.id}':<{max(width, LEAST_WIDTH)}} {what}")
-    if run.state == "ended" and run.verdict_reason == "scope":
+    if run.state == "blocked" or (run.state == "ended" and run.verdict_reason == "scope"):
         click.get_current_context().exit(int(ExitCode.REFUSED))
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from outerloop.compute.argv import check_job
+from outerloop.compute.local_admission import FREE_LANE, beyond
 from outerloop.compute.local_job import state_of
 from outerloop.compute.local_spool import JobFolder, Spool
 from outerloop.compute.protocol import (
@@ -60,7 +61,7 @@ class Local:
         cpus: int,
         gpus: int = 0,
         listed_seconds: float = LISTED_SECONDS,
-        free_lanes: Iterable[str] = ("wake",),
+        free_lanes: Iterable[str] = (FREE_LANE,),
         gpu_memory_gb: float = 0.0,
         gpu_share: int = 1,
         processes: int = 0,
@@ -110,14 +111,9 @@ class Local:
     def _check(self, job: JobSpec) -> Refused | None:
         if sys.platform != "linux":
             return Refused("Platform", When.CONFIG, "the local backend needs Linux: it reads /proc")
-        for kind, wanted, there in (("CPUs", job.cpus, self._cpus), ("GPUs", job.gpus, self._gpus)):
-            if wanted > there and not (kind == "CPUs" and job.lane.name in self._free_lanes):
-                return Refused(
-                    "BadConstraints", When.NEVER, f"the job wants {wanted} {kind}, local jobs may use {there} together"
-                )
-        if job.nodes > 1:
-            return Refused("BadConstraints", When.NEVER, f"the job wants {job.nodes} nodes, this is one machine")
-        return None
+        cpus = None if job.lane.name in self._free_lanes else self._cpus
+        told = beyond(cpus=job.cpus, gpus=job.gpus, nodes=job.nodes, have_cpus=cpus, have_gpus=self._gpus)
+        return Refused("BadConstraints", When.NEVER, told) if told else None
 
     def _request(self, job: JobSpec) -> dict[str, Any]:
         now = time.time()

@@ -1,8 +1,8 @@
 """May a local job start now, and on which GPUs? What Slurm decides on a cluster, for one machine.
 
-Covered: the decision, from values alone: memory free on each GPU, reservations per GPU, processes against the limit
-of the control group. Not covered: reading them (local_machine.py), waiting and holding tokens (local_job.py,
-local_spool.py), and host memory, which is stated and not enforced.
+Covered: the decision, from values alone: what this machine never has, memory free on each GPU, reservations per GPU,
+processes against the limit of the control group. Not covered: reading them (local_machine.py), waiting and holding
+tokens (local_job.py, local_spool.py), and host memory, which is stated and not enforced.
 """
 
 from __future__ import annotations
@@ -12,9 +12,23 @@ from dataclasses import dataclass
 
 from outerloop.compute.reasons import LOCAL_WAIT
 
-__all__ = ["Asked", "Gpu", "Machine", "Start", "Wait", "admit"]
+__all__ = ["FREE_LANE", "Asked", "Gpu", "Machine", "Start", "Wait", "admit", "beyond"]
 
+FREE_LANE = "wake"
+"""Jobs of this lane take no CPU of the others: a wake must not wait behind measures."""
 MIB_PER_GIB = 1024.0
+
+
+def beyond(*, cpus: int, gpus: int, nodes: int, have_cpus: int | None, have_gpus: int) -> str:
+    """Why a job can never run on one machine whose jobs may use so many CPUs and GPUs together, or "". `have_cpus` is
+    None for a job that takes no CPU of theirs."""
+    problems = [
+        f"the job wants {wanted} {kind}, local jobs may use {there} together"
+        for kind, wanted, there in (("CPUs", cpus, have_cpus), ("GPUs", gpus, have_gpus))
+        if there is not None and wanted > there
+    ]
+    problems += [f"the job wants {nodes} nodes, this is one machine"] if nodes > 1 else []
+    return "; ".join(problems)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def _read(seq: int, body: dict[str, Any]) -> Crown:
 def champion_now(root: StateRoot, key: str) -> Crown | None:
     """The newest champion, None before the first."""
     try:
-        numbers = [int(entry.stem) for entry in root.champion_folder(key).iterdir() if entry.stem.isdigit()]
+        numbers = [int(entry.stem) for entry in root.champion_folder(key).iterdir() if entry.stem.isdecimal()]
     except OSError:
         return None
     return champion_number(root, key, max(numbers)) if numbers else None

@@ -102,7 +102,7 @@ def _empty_trash(trash: Path) -> int:
     limit = time.time() - TRASH_DAYS * 86400
     for folder in sorted(trash.iterdir()) if trash.is_dir() else []:
         stamp = folder.name.partition("-")[0]
-        if stamp.isdigit() and int(stamp) < limit:
+        if stamp.isdecimal() and int(stamp) < limit:
             with effect("gc.delete"):
                 shutil.rmtree(folder, ignore_errors=True)
             deleted += 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from outerloop.compute.reasons import Clears, pending_reason
 from outerloop.controller.ledger import PAUSED
-from outerloop.controller.unrecorded import Unrecorded
+from outerloop.controller.unrecorded import Damaged, Unrecorded
 from outerloop.controller.views import Overview, QueueView, RunRow, RunView, TickView
 
 __all__ = [
@@ -31,7 +31,8 @@ MISSED_TICKS = 3
 
 @dataclass(frozen=True)
 class Problem:
-    """What is worst, in a sentence. `kind`: tick, queue, defect, unrecorded, blocked, held, or "": nothing is wrong."""
+    """What is worst, in a sentence. `kind`: tick, queue, defect, unrecorded, damaged, blocked, held, or "" where
+    nothing is wrong."""
 
     kind: str
     sentence: str
@@ -83,9 +84,10 @@ def worst_problem(
     *,
     cadence_seconds: float,
     unrecorded: Sequence[Unrecorded] = (),
+    damaged: Sequence[Damaged] = (),
 ) -> Problem:
     """The first of: no tick while runs are open, a silent queue, runs that a defect stops, runs that only lie on disk,
-    blocked runs, jobs that never start."""
+    runs whose request is torn, blocked runs, jobs that never start."""
     patience = MISSED_TICKS * cadence_seconds
     if seen.moving and tick is not None and tick.age_seconds > patience:
         return Problem(
@@ -115,6 +117,13 @@ def worst_problem(
             "unrecorded",
             f"{who[0].upper()}{who[1:]} {'is' if len(unrecorded) == 1 else 'are'} on disk and not in the record, so"
             f" nothing goes on with {'it' if len(unrecorded) == 1 else 'them'}: {unrecorded[0].why}.",
+            "outerloop doctor --no-job",
+        )
+    if damaged:
+        who = _some(damaged[0].run_id, len(damaged))
+        return Problem(
+            "damaged",
+            f"{who[0].upper()}{who[1:]} can't be read from disk any more, only from the record: {damaged[0].why}.",
             "outerloop doctor --no-job",
         )
     if seen.blocked:

@@ -31,7 +31,7 @@ def best_rung(root: StateRoot, key: str) -> tuple[int, Rung | None, str]:
     """(number, the best submission so far, its run); (0, None, "") for a ladder that nobody stands on."""
     folder = root.ladder_folder(key)
     try:
-        numbers = sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit())
+        numbers = sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal())
     except OSError:
         numbers = []
     for number in reversed(numbers):

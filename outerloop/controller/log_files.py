@@ -47,7 +47,7 @@ def _restarts(folder: SlotDirectory, n: int) -> list[int]:
         names = [entry.name for entry in folder.attempt(n).iterdir()]
     except OSError:
         return []
-    return sorted(int(name[1:]) for name in names if name[:1] == "r" and name[1:].isdigit())
+    return sorted(int(name[1:]) for name in names if name[:1] == "r" and name[1:].isdecimal())
 
 
 def tail(path: Path, lines: int) -> tuple[str, bool]:

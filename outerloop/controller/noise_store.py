@@ -28,7 +28,9 @@ def _folder(root: StateRoot, target: str, benchmark: Benchmark) -> Path:
 
 def _numbers(folder: Path) -> list[int]:
     try:
-        return sorted(int(entry.stem) for entry in folder.iterdir() if entry.suffix == ".json" and entry.stem.isdigit())
+        return sorted(
+            int(entry.stem) for entry in folder.iterdir() if entry.suffix == ".json" and entry.stem.isdecimal()
+        )
     except OSError:
         return []
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from outerloop.controller.campaign_ledger import CampaignLedger, insert_events
@@ -25,12 +26,14 @@ from outerloop.controller.evidence import Disk, read_run
 from outerloop.controller.ledger import fold_events
 from outerloop.controller.plan import ensure_slot
 from outerloop.controller.submit import insert_run
+from outerloop.controller.unrecorded import stranger
 from outerloop.dispatch.arrays import member_job
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action
 from outerloop.dispatch.settle import change_slot, decision_from_disk, settle_row
 from outerloop.dispatch.submit import walltime_minutes
 from outerloop.job import layout
+from outerloop.printable import one_line
 from outerloop.record.models import (
     Array,
     Attempt,
@@ -76,14 +79,21 @@ def rebuild(context: Context, *, progress: Any = None) -> Rebuilt:
     with context.record.transaction("tx.rebuild") as session:
         _forget(session, realm)
         known: dict[str, int] = {}
-        tasks = _arrays(context, session, realm)
-        for run_id in _run_ids(context):
+        tasks = _arrays(context, session, realm, done.problems)
+        for run_id in _run_ids(context, done.problems):
+            before, seen = replace(done), len(known)
             try:
                 disk = read_run(context, run_id)
+                with session.begin_nested():
+                    _insert(context, session, realm, disk, known, tasks, done)
+            except (OperationalError, InterfaceError):
+                raise
             except Exception as error:
-                done.problems.append(f"run {run_id}: {type(error).__name__}: {error}")
+                done = before
+                for digest in list(known)[seen:]:
+                    del known[digest]
+                done.problems.append(f"run {run_id}: {type(error).__name__}: {one_line(str(error))}")
                 continue
-            _insert(context, session, realm, disk, known, tasks, done)
             if progress is not None:
                 progress(run_id)
         done.champions = (
@@ -92,11 +102,19 @@ def rebuild(context: Context, *, progress: Any = None) -> Rebuilt:
     return done
 
 
-def _run_ids(context: Context) -> Iterator[str]:
+def _run_ids(context: Context, problems: list[str]) -> Iterator[str]:
+    """Runs in the order in which they were asked. Folders with a request that can be no run's are named."""
     try:
         names = sorted(entry.name for entry in os.scandir(context.root.runs) if entry.is_dir())
     except FileNotFoundError:
         return
+    strange = {name: stranger(context.root, name) for name in names}
+    problems += [
+        f"folder {one_line(str(context.root.runs / name))}: {why}"
+        for name, why in strange.items()
+        if why is not None and (context.root.runs / name / "request.json").exists()
+    ]
+    names = [name for name in names if strange[name] is None]
     # In the order in which they were asked, so that askings of one question keep their order.
     requests = {name: read_json(context.root.request(name)) for name in names}
     # A folder without a request is a submission that died before it was durable; one that is torn is named.
@@ -119,16 +137,20 @@ def _forget(session: Session, realm: int) -> None:
     session.execute(delete(Run).where(Run.realm_id == realm))
 
 
-def _arrays(context: Context, session: Session, realm: int) -> Tasks:
+def _arrays(context: Context, session: Session, realm: int, problems: list[str]) -> Tasks:
     """Every array whose task map lies on disk, and which task of which array each attempt last was."""
     try:
-        names = [entry.name for entry in os.scandir(context.root.arrays) if entry.is_dir()]
+        names = [e.name for e in os.scandir(context.root.arrays) if e.is_dir() and context.root.takes(e.name)]
     except FileNotFoundError:
         return {}
     found: Tasks = {}
     maps = {name: read_json(context.root.array(name) / "map.json") for name in names}
     for name in sorted((n for n in names if maps[n] is not None), key=lambda n: (str((maps[n] or {}).get("at")), n)):
-        entries = [(Path(str(e["slot"])).name, int(e["attempt"])) for e in (maps[name] or {}).get("tasks", [])]
+        try:
+            entries = [(Path(str(e["slot"])).name, int(e["attempt"])) for e in (maps[name] or {}).get("tasks", [])]
+        except (LookupError, TypeError, ValueError):
+            problems.append(f"array {name}: {context.root.array(name) / ARRAY_MAP} is no map of tasks")
+            continue
         if len(entries) < 2:
             continue
         submitted = read_json(context.root.array(name) / "submitted.json") or {}

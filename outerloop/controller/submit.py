@@ -19,7 +19,9 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import Insert, insert
+from sqlalchemy.exc import DataError
 
+from outerloop.compute.local_admission import FREE_LANE, beyond
 from outerloop.contract import Benchmark, Contract
 from outerloop.controller.champions import champion_now
 from outerloop.controller.content import content_digest, content_stamp
@@ -32,9 +34,10 @@ from outerloop.controller.training_request import Request, read_request
 from outerloop.controller.work import lane_mapping
 from outerloop.dispatch.submit import walltime_minutes
 from outerloop.effects import effect
+from outerloop.printable import one_line
 from outerloop.record.models import Run
 from outerloop.record.store import Record
-from outerloop.settings import Settings, choose_lane
+from outerloop.settings import Settings, choose_lane, effective_backend
 from outerloop.slots import StateRoot
 from outerloop.slots.files import publish, read_json
 
@@ -225,6 +228,14 @@ def _default_commit(repo: Repository, mirror: Mirror) -> str | None:
     return commit
 
 
+def never_fits(settings: Settings, lane: str, *, cpus: int, gpus: int, nodes: int) -> str:
+    """Why the local backend would refuse such a job for good, or "". What a cluster takes, only the cluster knows."""
+    if effective_backend(settings) != "local":
+        return ""
+    have = None if lane == FREE_LANE else settings.local.cpus
+    return beyond(cpus=cpus, gpus=gpus, nodes=nodes, have_cpus=have, have_gpus=settings.local.gpus)
+
+
 def executions(settings: Settings, repo: Repository, benchmarks: Sequence[Benchmark]) -> dict[str, Execution]:
     """How and where each of these benchmarks runs, by name. Raises Refusal with every reason, LaneError."""
     problems: list[str] = []
@@ -240,6 +251,9 @@ def executions(settings: Settings, repo: Repository, benchmarks: Sequence[Benchm
                 f"{benchmark.name}: needs {minutes:g} minutes of walltime (its {benchmark.minutes} and a margin),"
                 f" lane {name} allows {lane.max_minutes:g}"
             )
+        never = never_fits(settings, name, cpus=benchmark.cpus, gpus=benchmark.gpus, nodes=benchmark.nodes)
+        if never:
+            problems.append(f"{benchmark.name}: {never}")
         if isolation == "apptainer" and not image:
             problems.append(f"{benchmark.name}: isolation is apptainer, but neither it nor lane {name} names an image")
         if isolation != "apptainer":
@@ -386,9 +400,11 @@ def import_inbox(record: Record, root: StateRoot) -> tuple[list[str], list[str]]
         body = read_json(root.inbox / name)
         try:
             request = read_request(body)
-        except ValueError as error:
-            problems.append(f"inbox/{name} is not a request: {str(error).splitlines()[0]}")
+            if name != f"{request.id}.json":
+                raise ValueError(f"it holds run {request.id}, and a request is named like its run")
+            enqueue(record, root, request)
+        except (ValueError, DataError) as error:
+            problems.append(f"inbox/{one_line(name)} is not a request: {one_line(str(error).splitlines()[0])}")
             continue
-        enqueue(record, root, request)
         taken.append(request.id)
     return taken, problems

@@ -20,7 +20,7 @@ from outerloop.controller.deployment import Deployment, account
 from outerloop.controller.git import Mirror, Repository
 from outerloop.controller.ledger import Behind, Ledger, fold_events
 from outerloop.controller.request import Execution, run_name
-from outerloop.controller.submit import Refusal, earlier_asks
+from outerloop.controller.submit import Refusal, earlier_asks, never_fits
 from outerloop.controller.work import lane_mapping
 from outerloop.dispatch.submit import walltime_minutes
 from outerloop.record.models import Run
@@ -124,6 +124,9 @@ def _executions(settings: Settings, config: CampaignConfig, lane: str, problems:
                 f"commands.{name}: {command.minutes:g} minutes and a margin are {walltime:g} of walltime, lane"
                 f" {lane_name} allows {chosen.max_minutes:g}"
             )
+        never = never_fits(settings, lane_name, cpus=command.cpus, gpus=command.gpus, nodes=1)
+        if never:
+            problems.append(f"commands.{name}: {never}")
         key = "gpu" if command.gpus else "cpu"
         if key in found:
             continue

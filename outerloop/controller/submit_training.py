@@ -20,7 +20,7 @@ from outerloop.controller.deployment import account
 from outerloop.controller.git import Mirror, Repository
 from outerloop.controller.plan import TIME_REASONS
 from outerloop.controller.request import Execution, run_name
-from outerloop.controller.submit import Refusal, earlier_asks
+from outerloop.controller.submit import Refusal, earlier_asks, never_fits
 from outerloop.controller.training_request import Expected, Task, TrainingRequest, training_question
 from outerloop.controller.trainings import training_work
 from outerloop.controller.work import lane_mapping
@@ -103,6 +103,9 @@ def prepare_training(
             f"{granted:g} minutes and a margin are {walltime:g} of walltime, lane {lane_name} allows"
             f" {chosen.max_minutes:g}: --minutes {max(longest, 0):g} is the most"
         )
+    never = never_fits(settings, lane_name, cpus=shape.cpus, gpus=shape.gpus, nodes=shape.nodes)
+    if never:
+        problems.append(never)
     isolation = chosen.isolation or settings.isolation
     image = str(chosen.image) if chosen.image and isolation == "apptainer" else ""
     if isolation == "apptainer" and not image:

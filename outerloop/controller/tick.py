@@ -155,7 +155,7 @@ def _fold(deployment: Deployment, report: TickReport) -> None:
 def _doorbells(deployment: Deployment) -> list[Path]:
     """Markers left by wakes that could not reach the record; each is named like its run."""
     try:
-        return sorted((deployment.root.path / "doorbells").iterdir())
+        return sorted(path for path in (deployment.root.path / "doorbells").iterdir() if not path.is_dir())
     except FileNotFoundError:
         return []
 

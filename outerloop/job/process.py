@@ -126,7 +126,7 @@ def parents() -> dict[int, tuple[int, int]]:
     """pid -> (parent's pid, process group) of every living process that /proc shows; zombies left out."""
     found = {}
     for name in os.listdir("/proc"):
-        if not name.isdigit():
+        if not name.isdecimal():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:

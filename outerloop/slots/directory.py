@@ -203,7 +203,7 @@ class SlotDirectory:
             names = [entry.name for entry in folder.iterdir()]
         except OSError:
             return []
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def retries(self) -> int:
         try:

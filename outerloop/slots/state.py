@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def _checked(name: str) -> str:
-    if not _NAME.fullmatch(name) or name in {".", ".."}:
+    if not StateRoot.takes(name):
         raise ValueError(f"{name!r} cannot be a file name here (letters, digits, '.', '_', '-')")
     return name
 
@@ -29,6 +29,11 @@ class StateRoot:
     """Paths of one deployment's state folder. It must lie on a file system that the compute nodes see."""
 
     path: Path
+
+    @staticmethod
+    def takes(name: str) -> bool:
+        """Whether a name can be a run's, a slot's or a target's here. Names that can't raise ValueError below."""
+        return _NAME.fullmatch(name) is not None and name not in {".", ".."}
 
     @property
     def slots(self) -> Path:

@@ -127,7 +127,7 @@ def _restarts(attempt: Path) -> list[int]:
         names = [entry.name for entry in attempt.iterdir()]
     except OSError:
         return []
-    return sorted(int(name[1:]) for name in names if name[:1] == "r" and name[1:].isdigit() and len(name) < 8)
+    return sorted(int(name[1:]) for name in names if name[:1] == "r" and name[1:].isdecimal() and len(name) < 8)
 
 
 def read_outputs(outputs: Iterable[Path], state: Path, root: Path) -> Training:

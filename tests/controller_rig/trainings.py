@@ -17,6 +17,9 @@ state = "{state}"
 database_url = "{url}"
 backend = "local"
 deployment = "rig"
+[local]
+cpus = 64
+gpus = 8
 [lanes.default]
 max_minutes = 600
 [dispatch]

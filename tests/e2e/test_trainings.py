@@ -447,7 +447,7 @@ def test_tasks_come_from_a_file_and_a_bad_line_is_named(world: TrainingWorld) ->
     given = world.folder / "tasks.jsonl"
     given.write_text('{"n": 1}\n[2]\n')
     told = world.cli("submit", "training", plan, "--repo", str(world.repo), "--tasks", str(given), code=2)
-    assert "task 2 must be an object" in told
+    assert "tasks.jsonl:2: must be an object" in told
     given.write_text('{"n": 1}\n{"n": 2}\n')
     run_id = world.train(plan, "--tasks", str(given))
     world.ticks_until_rest()

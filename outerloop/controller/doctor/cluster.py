@@ -67,7 +67,7 @@ def backend(site: Site) -> Iterator[Finding]:
         )
         return
     site.limits = limits
-    numbers = tuple(int(part) for part in limits.version.split(".")[:2] if part.isdigit())
+    numbers = tuple(int(part) for part in limits.version.split(".")[:2] if part.isdecimal())
     level = WARN if numbers and numbers < OLDEST_SLURM else OK
     yield Finding(
         "backend",

@@ -10,6 +10,8 @@ from outerloop.controller.doctor.finding import FAIL, OK, WARN, Finding, Site
 
 __all__ = ["SKEW_SECONDS", "record"]
 
+MOST_DAMAGED = 20
+"""Runs that are named one by one: a whole folder that is gone is one thing to repair."""
 SKEW_SECONDS = 5.0
 """Times that people see come from both clocks; nothing is decided by the host's."""
 
@@ -93,9 +95,9 @@ def record(site: Site) -> Iterator[Finding]:
 
 
 def _unrecorded(site: Site, url: str) -> Iterator[Finding]:
-    """Runs that lie on disk and nobody goes on with."""
+    """Runs that lie on disk and nobody goes on with, and runs that a rebuild would leave out."""
     from outerloop.controller.deployment import account
-    from outerloop.controller.unrecorded import unrecorded_runs
+    from outerloop.controller.unrecorded import damaged_requests, recorded_runs, unrecorded_runs
     from outerloop.record.store import Record
 
     record = Record(url, owner=account(), slot_root=str(site.root.path))
@@ -105,8 +107,15 @@ def _unrecorded(site: Site, url: str) -> Iterator[Finding]:
                 "runs",
                 FAIL,
                 f"run {lost.run_id} is on disk and not in the record: {lost.why}",
-                f"put {site.root.request(lost.run_id)} back from a copy and run `outerloop db rebuild`, or move the"
-                " folder away and ask again",
+                lost.fix,
+            )
+        for run in damaged_requests(site.root, sorted(recorded_runs(record)), gone=True)[:MOST_DAMAGED]:
+            yield Finding(
+                "runs",
+                FAIL,
+                f"run {run.run_id} is in the record, but {run.why}: it can't be verified or archived, and `db rebuild`"
+                " would leave it out",
+                f"put {site.root.request(run.run_id)} back from a copy",
             )
     finally:
         record.close()

@@ -200,7 +200,7 @@ def submit_caps(site: Site) -> Iterator[Finding]:
         yield Finding("accounts", WARN, "sacctmgr does not say which accounts are yours")
         return
     known = sorted({row[0] for row in rows})
-    caps = [int(row[1]) for row in rows if row[1].isdigit()]
+    caps = [int(row[1]) for row in rows if row[1].isdecimal()]
     site.propose(("site", "max_submit_jobs"), min(caps) if caps else None, "sacctmgr show associations: MaxSubmitJobs")
     if not known:
         yield Finding("accounts", OK, "accounting knows no account of yours, and jobs are taken without one")

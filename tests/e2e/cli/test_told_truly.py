@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,8 @@ def test_one_run_with_a_huge_value_then_damaged_then_lost(world: World, outerloo
     run = str(json.loads(submitted.stdout)["run"])
     champions_of_any_size_fit_the_screen(world, outerloop, run)
     explain_says_when_the_files_are_gone(world, outerloop, run)
+    folders_that_are_no_runs_are_left_out_and_said(world, outerloop, run)
+    a_torn_request_of_a_recorded_run_is_said(world, outerloop, run)
     a_run_that_only_lies_on_disk_is_said(world, outerloop, run)
 
 
@@ -89,6 +92,46 @@ def explain_says_when_the_files_are_gone(world: World, outerloop: Outerloop, run
     assert "is gone" in outerloop("explain", run).output
     result.write_bytes(kept)
     assert outerloop("explain", run).output == whole
+
+
+def folders_that_are_no_runs_are_left_out_and_said(world: World, outerloop: Outerloop, run: str) -> None:
+    """What an operator's `cp -r` and a stranger leave in runs/: it costs nothing but a line."""
+    names = ["a copy of it", f"{run}.bak", "x\ny", "\udcff", "é" * 60]
+    for name in [*names, "empty folder"]:
+        (world.root.runs / name).mkdir()
+    long_ago = time.time() - 3600
+    for name in names:
+        copy = world.root.runs / name / "request.json"
+        copy.write_bytes(world.root.request(run).read_bytes())
+        os.utime(copy, (long_ago, long_ago))
+    told = outerloop("db", "rebuild", code=int(ExitCode.NOT_FOUND)).output
+    assert told.startswith("1 runs with 1 verdicts, 1 champions")
+    assert told.count("left out: folder") == len(names) and f"the request of run {run}, so it is a copy" in " ".join(
+        told.split()
+    )
+    problem = json.loads(outerloop("status", "--json").output)["problem"]
+    assert problem["kind"] == "unrecorded" and "no run has such a name" in problem["sentence"]
+    findings = json.loads(outerloop("doctor", "--no-job", "--json", code=None).output)["findings"]
+    assert sum(f["name"] == "runs" and f["level"] == "FAIL" for f in findings) == len(names)
+    for name in names:
+        shutil.rmtree(world.root.runs / name)
+    assert outerloop("db", "rebuild").output.startswith("1 runs with 1 verdicts, 1 champions")
+
+
+def a_torn_request_of_a_recorded_run_is_said(world: World, outerloop: Outerloop, run: str) -> None:
+    request = world.root.request(run)
+    whole = request.read_bytes()
+    assert json.loads(outerloop("status", "--json").output)["problem"]["kind"] != "damaged"
+    for torn in (b"", whole[:100], b"[]", b"\xff", b"{}"):
+        request.write_bytes(torn)
+        problem = json.loads(outerloop("status", "--json").output)["problem"]
+        assert problem["kind"] == "damaged" and run in problem["sentence"], torn
+    told = outerloop("doctor", "--no-job", code=int(ExitCode.BAD_INPUT)).output
+    assert f"run {run} is in the record, but" in " ".join(told.split())
+    request.unlink()
+    findings = json.loads(outerloop("doctor", "--no-job", "--json", code=int(ExitCode.BAD_INPUT)).output)["findings"]
+    assert any(f["name"] == "runs" and "is gone" in f["sentence"] for f in findings)
+    request.write_bytes(whole)
 
 
 def a_run_that_only_lies_on_disk_is_said(world: World, outerloop: Outerloop, run: str) -> None:

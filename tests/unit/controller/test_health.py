@@ -9,6 +9,7 @@ import pytest
 
 from outerloop.controller.health import age, groups, next_action, worst_problem
 from outerloop.controller.shown import Overview, QueueView, RunRow, RunView, TickView, WakeView
+from outerloop.controller.unrecorded import Damaged, Unrecorded
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 CADENCE = 300.0
@@ -82,6 +83,17 @@ def test_the_command_that_goes_with_a_blocked_run_names_it() -> None:
     found = worst_problem(BLOCKED, FRESH, [], cadence_seconds=CADENCE)
     assert found.command == "outerloop show c-b"
     assert "c-b and another one are blocked (CONTRACT)" in found.sentence
+
+
+def test_a_torn_request_comes_before_what_somebody_may_leave_for_later() -> None:
+    torn = Damaged("c-t", "/s/runs/c-t/request.json is torn: it is no JSON object")
+    found = worst_problem(BLOCKED, FRESH, [], cadence_seconds=CADENCE, damaged=[torn, torn])
+    assert found.kind == "damaged" and found.command == "outerloop doctor --no-job"
+    assert "c-t and another one" in found.sentence and "torn" in found.sentence
+    lost = Unrecorded("c-u", "the record has no such run")
+    assert worst_problem(BLOCKED, FRESH, [], cadence_seconds=CADENCE, damaged=[torn], unrecorded=[lost]).kind == (
+        "unrecorded"
+    )
 
 
 @pytest.mark.parametrize(
