@@ -1,6 +1,7 @@
 """`outerloop challenge`: the verdict over an entry's runs, and the board of those that were judged.
 
-Covered: runs in folders, as `python -m outerloop.posttrain` leaves them. Not covered: entries that the cluster runs.
+Covered: runs in folders, as `python -m outerloop.posttrain` leaves them; the board of entries in the record. Not
+covered: judging entries of the record (controller.entries), submitting one (submit_entry.py).
 """
 
 from __future__ import annotations
@@ -115,26 +116,37 @@ def _outcome(record: dict[str, Any]) -> str:
 
 @challenge.command("board")
 @click.argument("challenge_id", metavar="CHALLENGE")
-@click.option("--runs", type=_FOLDER, default=Path(), help="Folder that holds the entries' folders.  [default: .]")
+@click.option("--runs", type=_FOLDER, help="Folder that holds entries' folders.  [default: the record]")
 @json_option
-def board(challenge_id: str, runs: Path, as_json: bool) -> None:
-    """Entries of a challenge that were judged, the accepted ones first, then by gain."""
+def board(challenge_id: str, runs: Path | None, as_json: bool) -> None:
+    """Entries of a challenge that were judged, the accepted ones first, then by score."""
     with explained():
-        from outerloop.posttrain.store import read_record
+        from outerloop.cli.entry_text import board_rows, board_text
 
-        found = [record for path in sorted(runs.rglob(VERDICT)) if (record := read_record(path)) is not None]
-        entries = [record for record in found if record.get("challenge") == challenge_id]
-        entries.sort(key=lambda entry: (entry["outcome"] != "accepted", -float(entry["comparison"]["candidate"])))
+        entries = board_rows(_of_record(challenge_id) if runs is None else _of_folders(challenge_id, runs))
         if as_json:
             emit_json(entries)
             return
         if not entries:
-            raise CliError(f"no entry of {challenge_id} was judged below {runs}", ExitCode.NOT_FOUND)
-        click.echo(f"{'entry':<16} {'score':>6} {'gain':>7} {'p':>8}  {'against':<10} verdict")
-        for entry in entries:
-            numbers = entry["comparison"]
-            click.echo(
-                f"{entry['entry'][:16]:<16} {float(numbers['candidate']):>6.4f} {float(numbers['gain']):>+7.4f}"
-                f" {numbers['p']:>8.2g}  {entry['opponent'][:10]:<10}"
-                f" {': '.join(part for part in (entry['outcome'], entry['reason']) if part)}"
-            )
+            where = "in the record; --runs FOLDER looks into folders" if runs is None else f"below {runs}"
+            raise CliError(f"no entry of {challenge_id} was judged {where}", ExitCode.NOT_FOUND)
+        click.echo("\n".join(board_text(entries)))
+
+
+def _of_folders(challenge_id: str, runs: Path) -> list[dict[str, Any]]:
+    from outerloop.posttrain.store import read_record
+
+    found = [record for path in sorted(runs.rglob(VERDICT)) if (record := read_record(path)) is not None]
+    return [record for record in found if record.get("challenge") == challenge_id]
+
+
+def _of_record(challenge_id: str) -> list[dict[str, Any]]:
+    from outerloop.cli.reading import NoRecord, reading
+
+    try:
+        with reading() as reader:
+            from outerloop.controller.views import entries
+
+            return entries(reader.record, challenge_id)
+    except NoRecord:
+        return []

@@ -15,6 +15,7 @@ import click
 
 from outerloop.cli import service_client
 from outerloop.cli.common import emit_json, json_option
+from outerloop.cli.entry_text import entry_argument
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.reading import reading
 from outerloop.cli.service_client import the_client
@@ -42,14 +43,15 @@ def explain(run: str, as_json: bool) -> None:
         return
     with reading() as reader:
         view = _view(reader, run)
-        if view.row.kind == "training":
+        if view.row.kind in {"training", "entry"}:
             from outerloop.controller.training_shown import training_facts
 
             facts = training_facts(reader, view)
             if as_json:
                 emit_json({**plain(view.row), "evidence": plain(view.evidence), "training": facts.as_json()})
             else:
-                click.echo(harmless("\n".join(training_argument(view, facts))))
+                argument_of = entry_argument if view.row.kind == "entry" else training_argument
+                click.echo(harmless("\n".join(argument_of(view, facts))))
             return
         if view.row.kind == "campaign":
             told = f"what happened in a campaign stands in its ledger: outerloop campaign events {view.row.id}"

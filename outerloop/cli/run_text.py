@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from outerloop.cli.entry_text import entry_head
 from outerloop.cli.text import Columns, Hanging, clock, moment, one_line, plain
 from outerloop.cli.training_text import training_lines
 from outerloop.controller.timeline import attempt_state, base_revision, moved_base, timeline
@@ -103,6 +104,8 @@ def _head(view: RunView, action: NextAction) -> Iterator[tuple[str, str]]:
     elif row.kind == "campaign":
         yield "run ", f"{row.id}: campaign {one_line(row.benchmark)} of {one_line(row.target)}"
         yield "  tree       ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"
+    elif row.kind == "entry":
+        yield from entry_head(view)
     else:
         yield "run ", f"{row.id}: {row.kind} on {one_line(row.benchmark)} of {one_line(row.target)}"
         yield "  candidate  ", f"{row.candidate_commit[:_SHORT_COMMIT]}  {one_line(row.label)}"

@@ -305,7 +305,7 @@ def show(run: str, everything: bool, as_json: bool) -> None:
             raise CliError(f"run {run} was removed a moment ago", ExitCode.NOT_FOUND)
         action = next_action(view, last_tick(reader.record), cadence_seconds=reader.settings.wake.cadence_seconds)
         training = None
-        if view.row.kind == "training":
+        if view.row.kind in {"training", "entry"}:
             from outerloop.controller.training_shown import training_facts
 
             training = training_facts(reader, view)

@@ -1,6 +1,6 @@
 """`outerloop submit`: ask for a verdict.
 
-Covered: climbs. Not covered: trainings and campaigns (submit_training.py, submit_campaign.py), what is checked
+Covered: climbs. Not covered: the other kinds (submit_training.py, submit_campaign.py, submit_entry.py), what is checked
 (controller.submit), measuring and deciding (controller.advance).
 """
 
@@ -17,6 +17,7 @@ from outerloop.cli.errors import CliError, ExitCode, require_writable
 from outerloop.cli.numbers import Whole
 from outerloop.cli.service_client import refuse_submitters, submit_climb, the_client
 from outerloop.cli.submit_campaign import campaign
+from outerloop.cli.submit_entry import entry
 from outerloop.cli.submit_training import training
 from outerloop.cli.submitted import leave, report, wait_for_end
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from outerloop.controller.submit import Prepared
 
 
-@click.group(help="Ask for a verdict, run a training, begin a campaign.")
+@click.group(help="Ask for a verdict, run a training, begin a campaign, give data to a challenge.")
 @click.pass_context
 def submit(context: click.Context) -> None:
     if context.invoked_subcommand != "climb":
@@ -37,6 +38,7 @@ def submit(context: click.Context) -> None:
 
 submit.add_command(training)
 submit.add_command(campaign)
+submit.add_command(entry)
 
 
 @submit.command("climb", help="Measure a candidate against its base on BENCHMARK and decide.")

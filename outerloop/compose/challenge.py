@@ -63,7 +63,12 @@ class Layout(_Table):
 
 
 class Compute(_Table):
+    """What one stage of an entry takes. GPUs follow from the layout."""
+
     layout: Layout = Field(default=Layout(), description="Where the model is served while it is trained.")
+    cpus: int = Field(default=1, ge=1, description="Of one stage, and its number of threads.")
+    memory_gb: float | None = Field(default=None, gt=0, description="Of one stage; the site's default without it.")
+    minutes: float = Field(default=60.0, gt=0, description="Of one attempt; a training goes on in another one.")
 
 
 class Challenge(_Table):

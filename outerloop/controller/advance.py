@@ -1,7 +1,7 @@
 """advance(run): take the lease, read what is there, submit what is missing, park or decide.
 
 Covered: the one entry behind submit, wake and tick, for every kind of run. Not covered: what a pass does (engine.py),
-what a kind of run needs and decides (climbs.py, trainings.py, campaigns.py), which runs to advance (tick.py).
+what a kind of run needs and decides (climbs.py, trainings.py, campaigns.py, entries.py), which runs are due (tick.py).
 Killed at any instruction, the next call goes on from what is committed and on disk.
 """
 
@@ -14,6 +14,7 @@ from outerloop.controller.campaigns import Campaign
 from outerloop.controller.climbs import MOST_ROUNDS, Climb
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.engine import MOST_STEPS, Advanced, Again, Engine, Kind
+from outerloop.controller.entries import Entry
 from outerloop.controller.ledger import Behind
 from outerloop.controller.trainings import Training
 from outerloop.record.models import Run
@@ -21,7 +22,12 @@ from outerloop.record.store import Fenced, RecordUnavailable
 
 __all__ = ["KINDS", "MOST_ROUNDS", "Advanced", "advance"]
 
-KINDS: Mapping[str, Callable[[Engine, Run], Kind]] = {"climb": Climb, "training": Training, "campaign": Campaign}
+KINDS: Mapping[str, Callable[[Engine, Run], Kind]] = {
+    "climb": Climb,
+    "training": Training,
+    "campaign": Campaign,
+    "entry": Entry,
+}
 """Kind of a run -> who answers for it."""
 
 

@@ -34,6 +34,7 @@ from outerloop import __version__
 from outerloop.climb import Verdict
 from outerloop.controller.campaign_request import CampaignRequest
 from outerloop.controller.campaign_slots import REPORT_NAME
+from outerloop.controller.entry_request import EntryRequest
 from outerloop.controller.evidence import Disk, OnDisk, read_run
 from outerloop.controller.git import GitError, Mirror
 from outerloop.controller.ledger import effective_cancel
@@ -88,6 +89,8 @@ class Unpacked(StateFolder):
     run: str
     verdict: str
     left_out: dict[str, int] = field(default_factory=dict)
+    unpacked: bool = True
+    """There are no sealed rows here."""
 
 
 def find_on_disk(root: StateRoot, name: str) -> str:
@@ -125,7 +128,13 @@ def pack(context: OnDisk, run_id: str, target: Path, *, max_file_bytes: int = MA
             else:
                 members[name] = path
     members |= {f"state/{path.relative_to(context.root.path).as_posix()}": path for path in _crowns(context, run_id)}
-    commits = sorted({disk.request.base_commit, disk.request.candidate_commit, *(r.base_commit for r in disk.rounds)})
+    # an entry has no commits; its sealed rows are nobody's but the evaluator's and stay where they are
+    entry = isinstance(disk.request, EntryRequest)
+    commits = (
+        []
+        if entry
+        else sorted({disk.request.base_commit, disk.request.candidate_commit, *(r.base_commit for r in disk.rounds)})
+    )
     objects = Mirror(context.root.mirror(disk.request.target)).snapshot(commits)
     manifest = {
         "schema": SCHEMA,
@@ -151,8 +160,8 @@ def pack(context: OnDisk, run_id: str, target: Path, *, max_file_bytes: int = MA
 def _ending(disk: Disk) -> str | None:
     told = next((event.body["verdict"] for event in disk.events if event.kind == "verdict"), None)
     if told is not None:
-        # the ending of a training or campaign is a sentence in itself, a climb's follows from its numbers
-        own = isinstance(disk.request, TrainingRequest | CampaignRequest)
+        # the ending of a training, campaign or entry is a sentence in itself, a climb's follows from its numbers
+        own = isinstance(disk.request, TrainingRequest | CampaignRequest | EntryRequest)
         return str(told["sentence"]) if own else _verdict(disk).sentence
     return "cancelled" if effective_cancel(disk.events) is not None else None
 

@@ -2,7 +2,7 @@
 
 Covered: the run's row and ledger under its lease, its slots, looking after jobs, submitting, parking, blocking, ending,
 and the loop that puts a kind's answers into effect. Not covered: which work a run needs and what it decides, which each
-kind answers for itself (climbs.py, trainings.py, campaigns.py); the lease and which kind it is (advance.py).
+kind answers for itself (climbs.py, trainings.py, campaigns.py, entries.py); the lease, and which kind it is (advance).
 
 Killed at any instruction, the next pass goes on from what is committed and on disk.
 """

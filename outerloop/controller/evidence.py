@@ -30,6 +30,8 @@ from outerloop.contract import Contract
 from outerloop.controller.campaign_evidence import campaign_differences, campaign_on_disk
 from outerloop.controller.campaign_ledger import Books
 from outerloop.controller.campaign_request import CampaignRequest
+from outerloop.controller.entry_evidence import entry_differences, entry_on_disk
+from outerloop.controller.entry_request import EntryRequest
 from outerloop.controller.git import Mirror
 from outerloop.controller.ledger import Ledger, LedgerEvent, effective_cancel
 from outerloop.controller.plan import Planned, Round, climb_plan, planned_work, read_contract, reading_of_slot
@@ -91,6 +93,8 @@ def read_run(context: OnDisk, run_id: str) -> Disk:
         raise LookupError(f"there is no request on disk for run {run_id}")
     request = read_request(body)
     events = Ledger(context.root, run_id).read()
+    if isinstance(request, EntryRequest):
+        return Disk(request, events, [], planned=entry_on_disk(context, request, events))
     disk = Disk(request, events, [Round.of(event) for event in events if event.kind == "round"])
     mirror = Mirror(context.root.mirror(request.target))
     if isinstance(request, TrainingRequest):
@@ -199,6 +203,8 @@ def verify(
         return _verify_training(context, disk, recorded, record)
     if isinstance(disk.request, CampaignRequest):
         return _verify_campaign(context, disk, disk.request, recorded, record)
+    if isinstance(disk.request, EntryRequest):
+        return _verify_entry(context, disk, disk.request, recorded, record)
     ledger = disk.verdict
     cancelled = effective_cancel(disk.events)
     if ledger is None:
@@ -236,7 +242,7 @@ def verify(
     return Verified(run_id, not differences, ledger.sentence, again, tuple(differences), verdict)
 
 
-def _ending(directory: SlotDirectory, told: Mapping[str, object] | None) -> Outcome:
+def ending_on_disk(directory: SlotDirectory, told: Mapping[str, object] | None) -> Outcome:
     """How a task ended by its slot's files. A slot that a later asking went on with still has the ending `told`."""
     if told is not None:
         for n in directory.attempt_numbers():
@@ -266,7 +272,7 @@ def _verify_training(
             differences += changed_files(record, context.root, run_id)
     outcomes = {}
     for item in disk.planned.get(0, []):
-        outcomes[item.role] = _ending(context.slot(item.work.digest), told["failed"].get(item.role))
+        outcomes[item.role] = ending_on_disk(context.slot(item.work.digest), told["failed"].get(item.role))
     again = training_verdict(outcomes) if len(outcomes) == told["tasks"] else None
     if again is None:
         missing = told["tasks"] - sum(item.state in {"done", "failed"} for item in outcomes.values())
@@ -297,6 +303,29 @@ def _verify_campaign(
     said = f"{disk.books.state.seq} events" if told is None else str(told["sentence"])
     again = said if not differences else f"{len(differences)} things do not fit"
     return Verified(request.id, not differences, said, again, tuple(differences))
+
+
+def _verify_entry(
+    context: OnDisk,
+    disk: Disk,
+    request: EntryRequest,
+    recorded: Mapping[str, object] | None,
+    record: Record | None,
+) -> Verified:
+    """An entry's verdict from its slots and the sealed rows, against what the ledger says."""
+    told = next((event.body["verdict"] for event in disk.events if event.kind == "verdict"), None)
+    if told is None:
+        state = "no verdict yet" if effective_cancel(disk.events) is None else "cancelled"
+        return Verified(request.id, True, state, state)
+    differences = []
+    if recorded is not None:
+        if dict(recorded) != told:
+            differences.append("the record's verdict is not the ledger's")
+        if record is not None:
+            differences += changed_files(record, context.root, request.id)
+    found, said = entry_differences(context, request, disk.events, told, sealed=not getattr(context, "unpacked", False))
+    differences += found
+    return Verified(request.id, not differences, str(told["sentence"]), said, tuple(differences))
 
 
 def _judged_again(plan: ClimbPlan, readings: Mapping[str, Reading]) -> tuple[Verdict | None, str]:

@@ -49,7 +49,13 @@ EVENTS: dict[str, tuple[str, dict[str, str]]] = {
             "prior_pairs": "Pairs that earlier askings of the same question measured.",
             "asking": "How often the question was asked, this one included.",
             "noise_sd": "Standard deviation of each benchmark that a noise study found, as text.",
+            "opponent": "Of an entry: the champion's run, empty for the untrained model.",
+            "seeds": "Of an entry: its training seeds.",
         },
+    ),
+    "reserve": (
+        "An entry won its suites; from here on the reserve counts.",
+        {"round": "Round.", "gain": "Gain on the suites, as text.", "p": "Its p."},
     ),
     "look": (
         "One look of a sequential test.",

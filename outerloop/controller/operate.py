@@ -31,7 +31,7 @@ _AGAIN = {
     "climb": "ask again with `outerloop submit climb … --again`",
     "training": "ask again with the same `outerloop submit training …`",
     "campaign": "submit it under another name",
-    "entry": "submit it again",
+    "entry": "ask again with `outerloop submit entry … --again`",
 }
 """What to do when a run of this kind has ended."""
 

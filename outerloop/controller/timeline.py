@@ -74,6 +74,14 @@ def _event(event: EventView) -> str:
 
     body = event.body
     match event.kind:
+        case "round" if "opponent" in body:
+            against = (
+                f"champion {body.get('champion_seq')} (run {body['opponent']})" if body["opponent"] else "untrained"
+            )
+            seeds = plural(len(body.get("seeds") or ()), "training seed")
+            return f"round {int(body.get('round') or 0) + 1}: {seeds}, against {against}"
+        case "reserve":
+            return f"won on its suites (gain {body.get('gain')}); the reserve is scored"
         case "round":
             pairs = plural(len(body.get("pair_seeds") or ()), "pair")
             against = str(body.get("base_commit") or "")[:_SHORT_COMMIT]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from outerloop.controller.campaign_request import CampaignRequest
+from outerloop.controller.entry_request import EntryRequest
 from outerloop.controller.request import REQUEST_SCHEMA, ClimbRequest, Execution
 from outerloop.slots import digest_of
 
@@ -106,13 +107,15 @@ class TrainingRequest(_Frozen):
         return self.tree
 
 
-Request = ClimbRequest | TrainingRequest | CampaignRequest
+Request = ClimbRequest | TrainingRequest | CampaignRequest | EntryRequest
 
 
 def read_request(body: Any) -> Request:
     """A request of any kind. Raises ValueError (pydantic's) for what is none."""
     if isinstance(body, dict) and body.get("kind") == "campaign":
         return CampaignRequest.model_validate(body)
+    if isinstance(body, dict) and body.get("kind") == "entry":
+        return EntryRequest.model_validate(body)
     if isinstance(body, dict) and body.get("kind") == "training":
         return TrainingRequest.model_validate(body)
     return ClimbRequest.model_validate(body)

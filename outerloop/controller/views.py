@@ -53,6 +53,7 @@ __all__ = [
     "WakeView",
     "benchmarks",
     "champions",
+    "entries",
     "last_tick",
     "one_run",
     "overview",
@@ -389,6 +390,22 @@ def reuse_before(record: Record, run_id: str) -> int:
     )
     with record.reading() as session:
         return session.scalar(query) or 0
+
+
+def entries(record: Record, challenge: str) -> list[dict[str, Any]]:
+    """The verdicts over entries of a challenge, oldest first, each with `run` and `entry` (what people call it)."""
+    with record.reading() as session:
+        found = session.execute(
+            select(Run.id, Run.label, Run.evidence)
+            .where(
+                Run.realm_id == realm_of(record),
+                Run.kind == "entry",
+                Run.benchmark == challenge,
+                Run.evidence.is_not(None),
+            )
+            .order_by(Run.ended_at, Run.id)
+        ).all()
+    return [{"run": row.id, "entry": row.label, **(row.evidence or {})} for row in found]
 
 
 def benchmarks(record: Record) -> list[str]:

@@ -30,7 +30,7 @@ FAST_FAILURE_SECONDS = 60.0
 """A job that failed faster than this without claiming its attempt never started our program (reports rows 13, 73)."""
 
 INFRASTRUCTURE_REASONS = frozenset(
-    {"CHECKOUT", "SANDBOX", "SCRATCH_FULL", "SPEC", "INPUT", "ENVIRONMENT", "RESOURCES", "SETUP"}
+    {"CHECKOUT", "SANDBOX", "SCRATCH_FULL", "SPEC", "INPUT", "ENVIRONMENT", "RESOURCES", "SETUP", "REFUSED"}
 )
 """Reasons in a result file that are never the candidate's."""
 

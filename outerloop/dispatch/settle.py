@@ -46,6 +46,7 @@ __all__ = [
 BACKOFF_CEILING = timedelta(hours=1)
 CHECKPOINT_NAME = re.compile(r"step-(\d{10,})")
 CHECKPOINT_MANIFEST = "manifest.json"
+STAGE_CHECKPOINT, STAGE_MANIFEST = "checkpoint-", "outerloop.json"
 """As `outerloop.torch.store` writes them; a test compares the two."""
 
 
@@ -421,10 +422,15 @@ def _progressed(directory: SlotDirectory, attempt: Attempt) -> bool:
 def newest_checkpoint(state: Path) -> str:
     """Name of the newest complete checkpoint in a folder, empty when there is none.
 
-    As `outerloop.torch.store` publishes them: a folder named by its step, renamed into place, with its manifest.
+    As `outerloop.torch.store` publishes them: a folder named by its step, renamed into place, with its manifest. Those
+    of a post-training stage (outerloop.posttrain.store) go by the same name here.
     """
     try:
         complete = [entry.name for entry in state.iterdir() if (entry / CHECKPOINT_MANIFEST).is_file()]
+        for sealed in state.glob(f"*/checkpoints/{STAGE_CHECKPOINT}*/{STAGE_MANIFEST}"):
+            step = sealed.parent.name.removeprefix(STAGE_CHECKPOINT)
+            if step.isdecimal():
+                complete.append(f"step-{int(step):010d}")
     except OSError:
         return ""
     return max((name for name in complete if _step_of(name) >= 0), key=_step_of, default="")

@@ -29,6 +29,9 @@ FULL_BYTES = 1024 * 1024
 REQUEUE_MARK = "requeue.json"
 """Left in the checkpoint folder by work that wants to go on in another attempt."""
 
+REFUSED = "REFUSED"
+"""Reason of a command that ended with one of its `infrastructure_exits`."""
+
 SCORE_STDOUT = "score.stdout.log"
 SCORE_STDERR = "score.stderr.log"
 LAST_SIGNAL = 64
@@ -198,6 +201,8 @@ class Execution:
             body["stderr_tail"] = err.last(STDERR_TAIL_CHARACTERS)
         entry["seconds"] = round(ended.seconds, 6)
         self._account(ended)
+        if ended.exit_code == os.EX_TEMPFAIL:
+            self._refuse_unfinished(ended, mark)
         self._judge_end("command", ended)
         self._refuse_unfinished(ended, mark)
 
@@ -421,6 +426,8 @@ class Execution:
         if reported in SHELL_REPORTED:
             told = f"the {phase} exited with {code}: its shell reports {signal_words(reported)}"
             raise Stopped(phase, f"SIGNAL_{reported}", told, exit_code=code)
+        if code in work.infrastructure_exits:
+            raise Stopped(phase, REFUSED, f"the {phase} exited with {code}: it was not carried out", exit_code=code)
         raise Stopped(phase, f"EXIT_{code}", f"the {phase} exited with {code}", exit_code=code)
 
     def _requeue_mark(self) -> tuple[int, int] | None:

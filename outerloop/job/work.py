@@ -87,6 +87,8 @@ class Work:
     gpu_form: tuple[str, ...]
     reports: Mapping[str, Any] | None = None
     """Reports in the checkpoint folder that a lost attempt may have finished; see reports.py."""
+    infrastructure_exits: tuple[int, ...] = ()
+    """Exit codes of the command that say nothing of what was submitted, such as an evaluation that was refused."""
     keep_logs_bytes: int = DEFAULT_LOG_BYTES
     term_grace_seconds: float = DEFAULT_TERM_GRACE_SECONDS
     output_cap_bytes: int = DEFAULT_CAP_BYTES
@@ -116,6 +118,13 @@ class _Reader:
         value = self.get(key, list, [])
         if not all(isinstance(item, str) for item in value):
             self.complaints.append(f"{self.place}.{key} should hold texts only")
+            return ()
+        return tuple(value)
+
+    def codes(self, key: str) -> tuple[int, ...]:
+        value = self.get(key, list, [])
+        if not all(isinstance(item, int) and not isinstance(item, bool) for item in value):
+            self.complaints.append(f"{self.place}.{key} should hold numbers only")
             return ()
         return tuple(value)
 
@@ -189,6 +198,7 @@ def read_work(spec: Mapping[str, Any], order: Mapping[str, Any], digest: str, at
         cache_seed=limits.get("cache_seed", str, ""),
         gpu_form=limits.texts("gpu_form"),
         reports=how.get("reports", dict, None),
+        infrastructure_exits=how.codes("infrastructure_exits"),
         keep_logs_bytes=limits.get("keep_logs_bytes", int, DEFAULT_LOG_BYTES),
         term_grace_seconds=limits.get("term_grace_seconds", float, DEFAULT_TERM_GRACE_SECONDS),
         output_cap_bytes=how.get("output_cap_bytes", int, DEFAULT_CAP_BYTES),

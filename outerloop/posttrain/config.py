@@ -16,7 +16,7 @@ from outerloop.posttrain.scorers import SCORERS, why_no_scorer
 from outerloop.problems import Problem, render, translate
 from outerloop.toml_model import model_of
 
-__all__ = ["Config", "ConfigError", "Engine", "Suite", "config_problems", "parse_config"]
+__all__ = ["Config", "ConfigError", "Engine", "Suite", "config_problems", "parse_config", "parse_config_text"]
 
 Engine = Literal["transformers", "vllm"]
 """transformers: generation inside the process, reproducible on one machine. vllm: a server."""
@@ -280,7 +280,12 @@ def config_problems(config: Mapping[str, Any]) -> list[str]:
 
 def parse_config(path: Path) -> Config:
     """The configuration in a file. Raises ConfigError with a line per problem: file, line, key; OSError."""
-    found, problems = model_of(Config, path.read_bytes())
+    return parse_config_text(path.read_bytes(), str(path))
+
+
+def parse_config_text(text: str | bytes, source: str) -> Config:
+    """The configuration in a text. Raises ConfigError with a line per problem: source, line, key."""
+    found, problems = model_of(Config, text.encode() if isinstance(text, str) else text)
     if found is not None:
         return found
-    raise ConfigError(render(str(path), problems).split("\n"))
+    raise ConfigError(render(source, problems).split("\n"))

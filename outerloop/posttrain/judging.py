@@ -1,13 +1,14 @@
-"""A verdict from the folders of runs: an entry's trainings against the champion's, or against the untrained model.
+"""A verdict from evaluations: an entry's trainings against the champion's, or against the untrained model.
 
-Covered: reading aggregates, checking the sealed rows behind them, several training seeds, several suites. Not covered:
-the rule (decision.py), and who the champion is.
+Covered: reading aggregates, checking the sealed rows behind them, several training seeds, several suites; from records
+(`judge_records`, the controller) or from the folders of runs (`judge`). Not covered: the rule (decision.py), and who
+the champion is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from outerloop.posttrain.evaluate import read_sealed
 from outerloop.posttrain.outcomes import merged, task_scores
 from outerloop.posttrain.store import read_record
 
-__all__ = ["JudgeError", "judge", "verdict_record"]
+__all__ = ["Evaluated", "JudgeError", "judge", "judge_records", "verdict_record"]
 
 Side = Literal["evaluate", "baseline"]
 Scores = dict[str, tuple[Decimal, ...] | None]
@@ -27,42 +28,80 @@ class JudgeError(ValueError):
     """The runs can't be compared: something is missing, or they were evaluated differently."""
 
 
-def _scores(run: Path, side: Side, suite: str, sealed: Path | None) -> tuple[Scores, str]:
-    """The scores of one run on one suite, its tasks named `suite/task`, and its evaluator's digest."""
-    record = read_record(run / side / f"{suite}.json")
-    if record is None:
-        said = "the untrained model" if side == "baseline" else "the trained model"
-        raise JudgeError(f"{run}: {said} was not evaluated on {suite}")
-    outcomes = read_sealed(sealed or run / "sealed", record)
+@dataclass(frozen=True)
+class Evaluated:
+    """The record of one evaluation, and the root of the sealed rows behind it."""
+
+    record: Mapping[str, Any]
+    sealed: Path
+
+
+def _scores(evaluated: Evaluated, suite: str) -> Scores:
+    """The scores of one evaluation, its tasks named `suite/task`."""
+    outcomes = read_sealed(evaluated.sealed, evaluated.record)
     tasks = list(dict.fromkeys(outcome.task for outcome in outcomes))
-    found = task_scores(outcomes, tasks, record["trials"])
-    return {f"{suite}/{task}": kept for task, kept in found.items()}, record["evaluator"]
+    found = task_scores(outcomes, tasks, evaluated.record["trials"])
+    return {f"{suite}/{task}": kept for task, kept in found.items()}
 
 
 def _compared(
-    entry: Sequence[Path],
-    opponent: Sequence[Path],
-    side: Side,
-    suites: Sequence[str],
+    entry: Mapping[str, Sequence[Evaluated]],
+    opponent: Mapping[str, Sequence[Evaluated]],
     name: str,
-    sealed: Path | None,
+    train_seeds: Sequence[int],
 ) -> Comparison:
     ours: Scores = {}
     theirs: Scores = {}
-    for suite in suites:
-        mine = [_scores(run, "evaluate", suite, sealed) for run in entry]
-        others = [_scores(run, side, suite, sealed) for run in opponent]
-        if len({evaluator for _, evaluator in (*mine, *others)}) != 1:
+    for suite, mine in entry.items():
+        others = opponent[suite]
+        if len({each.record["evaluator"] for each in (*mine, *others)}) != 1:
             raise JudgeError(f"{suite}: the runs were evaluated with different tasks, sampling or trials")
-        ours |= merged([scores for scores, _ in mine])
-        theirs |= merged([scores for scores, _ in others])
-    seeds = []
-    for run in entry:
-        record = read_record(run / "inputs.json")
-        if record is None:
-            raise JudgeError(f"{run} is not the folder of a run")
-        seeds.append(int(record["seed"]))
-    return compare(ours, theirs, name=name, train_seeds=seeds)
+        ours |= merged([_scores(each, suite) for each in mine])
+        theirs |= merged([_scores(each, suite) for each in others])
+    return compare(ours, theirs, name=name, train_seeds=train_seeds)
+
+
+def judge_records(
+    entry: Mapping[str, Sequence[Evaluated]],
+    opponent: Mapping[str, Sequence[Evaluated]],
+    *,
+    reserve: tuple[Mapping[str, Sequence[Evaluated]], Mapping[str, Sequence[Evaluated]]] | None,
+    name: str,
+    train_seeds: Sequence[int],
+    alpha: Decimal,
+    min_delta: Decimal,
+) -> Verdict:
+    """The verdict over evaluations by suite, one for each training seed; `reserve` is both sides on the reserve.
+
+    Without a reserve it says whether the entry wins on the suites alone. Raises JudgeError, SealError.
+    """
+    suite = _compared(entry, opponent, name, train_seeds)
+    first = decide(suite, alpha=alpha, min_delta=min_delta)
+    if first.outcome == "rejected" or reserve is None:
+        return first
+    held = _compared(*reserve, f"{name}/reserve", train_seeds)
+    return decide(suite, alpha=alpha, min_delta=min_delta, reserve=held)
+
+
+def _of_folders(
+    runs: Sequence[Path], side: Side, suites: Sequence[str], sealed: Path | None
+) -> dict[str, list[Evaluated]]:
+    found: dict[str, list[Evaluated]] = {}
+    for suite in suites:
+        for run in runs:
+            record = read_record(run / side / f"{suite}.json")
+            if record is None:
+                said = "the untrained model" if side == "baseline" else "the trained model"
+                raise JudgeError(f"{run}: {said} was not evaluated on {suite}")
+            found.setdefault(suite, []).append(Evaluated(record, sealed or run / "sealed"))
+    return found
+
+
+def _seed_of(run: Path) -> int:
+    record = read_record(run / "inputs.json")
+    if record is None:
+        raise JudgeError(f"{run} is not the folder of a run")
+    return int(record["seed"])
 
 
 def judge(
@@ -85,12 +124,16 @@ def judge(
     """
     side: Side = "evaluate" if champion else "baseline"
     opponent = list(champion) or list(entry[:1])
-    suite = _compared(entry, opponent, side, suites, name, sealed)
-    first = decide(suite, alpha=alpha, min_delta=min_delta)
+    ours, theirs = _of_folders(entry, "evaluate", suites, sealed), _of_folders(opponent, side, suites, sealed)
+    seeds = [_seed_of(run) for run in entry]
+
+    def judged(both: tuple[dict[str, list[Evaluated]], dict[str, list[Evaluated]]] | None) -> Verdict:
+        return judge_records(ours, theirs, reserve=both, name=name, train_seeds=seeds, alpha=alpha, min_delta=min_delta)
+
+    first = judged(None)
     if first.outcome == "rejected" or not reserve:
         return first
-    held = _compared(entry, opponent, side, reserve, f"{name}/reserve", sealed)
-    return decide(suite, alpha=alpha, min_delta=min_delta, reserve=held)
+    return judged((_of_folders(entry, "evaluate", reserve, sealed), _of_folders(opponent, side, reserve, sealed)))
 
 
 def verdict_record(verdict: Verdict) -> dict[str, Any]:

@@ -39,6 +39,8 @@ DONE_FILE = "done.json"
 """What a training leaves in its working folder: the stage's record."""
 EVALUATION_FILE = "evaluation.json"
 """What an evaluation leaves there: aggregates, and the hash of the sealed rows."""
+VLLM_PYTHON = "OUTERLOOP_VLLM_PYTHON"
+"""As `outerloop.posttrain.engines` reads it."""
 REQUEUE_MARK = "requeue.json"
 """As `outerloop.job.execution` looks for it; a test compares the two."""
 TOLD_EVERY = 50
@@ -70,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     for part in (train, evaluate):
         part.add_argument("--begin", type=Path, help="folder of the training stage before; without: the base model")
         part.add_argument("--reports", type=Path, help="folder of metrics.jsonl and heartbeats")
+        part.add_argument("--vllm", type=Path, help="Python of the environment that has vLLM")
     for part in (check, train, evaluate):
         part.add_argument("--hub", type=Path, help="folder of pinned downloads")
     return parser
@@ -81,6 +84,8 @@ def main(argv: list[str] | None = None) -> int:
     from outerloop.posttrain.offline import offline
 
     offline()
+    if getattr(given, "vllm", None) is not None:
+        os.environ[VLLM_PYTHON] = str(given.vllm)
     from outerloop.posttrain.config import ConfigError
     from outerloop.posttrain.data import DataError
     from outerloop.posttrain.evaluate import SealError

@@ -20,6 +20,7 @@ from outerloop.dispatch.evidence import Action, Evidence, ResultFacts, read_evid
 from outerloop.dispatch.settle import CHECKPOINT_MANIFEST, newest_checkpoint
 from outerloop.dispatch.submission import _launch_order
 from outerloop.job.work import LAUNCH_VARIABLES, read_work
+from outerloop.posttrain import store as posttrain
 from outerloop.slots import SlotDirectory
 from outerloop.strategies import StrategyPlan, compile_plan
 from outerloop.torch import store
@@ -129,6 +130,11 @@ def test_the_job_reads_every_launch_that_the_compilers_make() -> None:
     assert named == LAUNCH_VARIABLES
 
 
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
 def test_checkpoints_are_seen_under_the_names_that_the_helper_gives_them(tmp_path: Path) -> None:
     assert CHECKPOINT_MANIFEST == store.MANIFEST
     assert newest_checkpoint(tmp_path / "none") == ""
@@ -139,6 +145,10 @@ def test_checkpoints_are_seen_under_the_names_that_the_helper_gives_them(tmp_pat
     (tmp_path / store.checkpoint_name(99_999_999_999)).mkdir()  # no manifest: not complete
     store.saving_folder(tmp_path, 99_999_999_998, "x").mkdir()
     (tmp_path / "step-7").mkdir()
+    stage = tmp_path / "stage"
+    posttrain.publish(_made(stage / "sft" / "checkpoints" / "checkpoint-30") / posttrain.MANIFEST, {"files": {}})
+    _made(stage / "sft" / "checkpoints" / "checkpoint-60")  # not sealed
+    assert newest_checkpoint(stage) == store.checkpoint_name(30)
     assert newest_checkpoint(tmp_path) == store.checkpoint_name(10_000_000_000)
 
 

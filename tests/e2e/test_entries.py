@@ -1,0 +1,249 @@
+"""Entries through the command line, the real controller, record, slots, job wrapper, judging and sealing.
+
+Attacked here: data that can't be used, contamination, asking twice, the champion's place, lost and stopped stages,
+refused evaluations, kill -9, a record made anew from disk, changed evidence. The stages train nothing
+(tests/controller_rig/entry_stage.py); `make demo-posttrain` and tests/posttrain run the real ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outerloop.controller.evidence import verify
+from outerloop.controller.rebuild import rebuild
+from outerloop.record.models import Attempt, Champion, Event, Measure, Run, Slot
+from tests.controller_rig.entries import EntryWorld
+from tests.e2e.test_crash_points import TABLES, points_of
+from tests.postgres.conftest import _execute
+
+
+@pytest.fixture
+def world(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> EntryWorld:
+    pytest.importorskip("trl")
+    return EntryWorld(tmp_path / "w", database, monkeypatch)
+
+
+def ran(world: EntryWorld) -> dict[str, int]:
+    return world.ran()
+
+
+def test_a_challenge_from_its_first_entry_to_its_second_champion(world: EntryWorld) -> None:
+    good = world.data("good", "60")
+    first = world.enter(good)
+    world.wakes_until_rest()
+    assert world.verdict(first) == ("accepted", "")
+    # contamination, the untrained model and the entry on suite and reserve, two stages
+    assert ran(world) == {"contamination": 1, "sft": 1, "grpo": 1, "evaluate": 4}
+
+    # asked twice: the verdict that exists, and nothing runs
+    assert world.enter(good) == first
+    spelled = world.folder / "spelled.jsonl"
+    spelled.write_text("\n" + Path(good).read_text().replace('", "', '" ,  "'))
+    assert world.enter(str(spelled)) == first, "another spelling of the same rows is the same data"
+    assert sum(ran(world).values()) == 7
+    assert "the champion already" in world.cli("submit", "entry", "tiny-sums", "--train", good, "--again", code=3)
+
+    # a worse one meets the champion, whose evaluations are there
+    worse = world.enter(world.data("worse", "40"))
+    world.ticks_until_rest()
+    assert world.verdict(worse) == ("rejected", "no-improvement")
+    assert ran(world)["evaluate"] == 5
+    assert world.run(worse).evidence["opponent"] == first
+
+    # --again adds a seed to its verdict, at half of alpha
+    again = world.enter(world.data("worse", "40"), "--again")
+    world.ticks_until_rest()
+    assert world.verdict(again) == ("rejected", "no-improvement")
+    asked, before = world.run(again).request, world.run(worse).request
+    assert asked["train_seeds"][: len(before["train_seeds"])] == before["train_seeds"]
+    assert len(asked["train_seeds"]) == len(before["train_seeds"]) + 1
+    assert world.run(again).evidence["alpha"] == "0.025"
+    assert (ran(world)["sft"], ran(world)["evaluate"]) == (3, 6), "the first seed's slots serve both askings"
+
+    leaking = world.enter(world.contaminated("leaking"))
+    world.ticks_until_rest()
+    assert world.verdict(leaking) == ("failed", "contaminated")
+    assert ran(world)["sft"] == 3, "nothing was trained"
+    assert "more seeds do not change that" in world.cli(
+        "submit", "entry", "tiny-sums", "--train", world.contaminated("leaking"), "--again"
+    )
+
+    best = world.enter(world.data("best", "95"))
+    world.ticks_until_rest()
+    assert world.verdict(best) == ("accepted", "")
+    board = world.told("challenge", "board", "tiny-sums")
+    assert [entry["run"] for entry in board] == [best, first, worse, again, leaking]
+    assert [c["run_id"] for c in world.told("champions", "tiny-sums")] == [best, first]
+    said = world.cli("explain", best)
+    assert "against   champion 1, run" in said.replace("  ", " ").replace("against ", "against  ") or first in said
+    assert max(map(len, world.cli("challenge", "board", "tiny-sums").splitlines())) <= 80
+
+    # the fifth data set of this week is the last one whose contamination is checked
+    world.enter(world.data("fifth", "50"))
+    refused = world.cli("submit", "entry", "tiny-sums", "--train", world.data("sixth", "50"), code=3)
+    assert "5 of 5, 0 remain" in refused
+    world.ticks_until_rest()
+    world.check_invariants()
+    _from_disk(world)
+
+
+def _from_disk(world: EntryWorld) -> None:
+    """The record made anew is the one that was, and changed evidence is found."""
+
+    def facts() -> list[object]:
+        runs = {run.id: (run.state, run.verdict, run.evidence, run.round, run.base_commit) for run in world.rows(Run)}
+        slots = {slot.digest: (slot.state, slot.pinned_attempt, slot.result) for slot in world.rows(Slot)}
+        digests = {slot.id: slot.digest for slot in world.rows(Slot)}
+        measures = sorted((m.run_id, m.round, m.role, m.side, m.seed, digests[m.slot_id]) for m in world.rows(Measure))
+        events = sorted((e.run_id, e.seq, e.kind, json.dumps(e.body, sort_keys=True)) for e in world.rows(Event))
+        champions = sorted((c.seq, c.run_id, c.commit, c.value) for c in world.rows(Champion))
+        attempts = sorted((digests[a.slot_id], a.n, a.state, a.outcome) for a in world.rows(Attempt))
+        return [runs, slots, measures, events, champions, attempts]
+
+    before = facts()
+    deployment = world.open()
+    try:
+        done = rebuild(deployment.context)
+        assert not done.problems
+        assert facts() == before
+        run = next(run for run in world.rows(Run) if run.verdict == "accepted")
+        measure = next(m for m in world.rows(Measure) if m.run_id == run.id and m.role == "tiny-sums-1")
+        slot = next(s for s in world.rows(Slot) if s.id == measure.slot_id)
+        archive = world.folder / "entry.tgz"
+        world.cli("archive", run.id, "--out", str(archive))
+        assert "from aggregates" in " ".join(world.cli("verify", str(archive)).split())
+        [rows] = (world.state.path / "sealed" / f"{slot.digest[:16]}-1").rglob("rows.jsonl")
+        whole = rows.read_text()
+        rows.write_text(whole.replace('"1.0"', '"0.0"', 1))
+        assert any("not those that were scored" in told for told in verify(deployment.context, run.id).differences)
+        rows.write_text(whole)
+        kept = deployment.context.slot(slot.digest).logs(1) / "out" / "evaluation.json"
+        whole = kept.read_text()
+        kept.write_text(whole.replace('"mean": 0.', '"mean": 0.9', 1))
+        assert any("changed after it was accepted" in told for told in verify(deployment.context, run.id).differences)
+        kept.write_text(whole)
+        assert verify(deployment.context, run.id).agrees
+    finally:
+        deployment.close()
+
+
+def test_what_is_lost_or_refused_is_nobodys_fault_and_what_stops_goes_on(world: EntryWorld) -> None:
+    world.stage_does("sft", "checkpoint-and-stop")
+    run_id = world.enter(world.data("good", "60"))
+    world.stage_does("evaluate", "refuse")
+    world.ticks_until_rest()
+    assert world.verdict(run_id) == ("accepted", "")
+    attempts = {(a.outcome, a.reason) for a in world.rows(Attempt) if a.outcome != "done"}
+    assert attempts == {("continue", "FAILED"), ("infrastructure", "REFUSED")}
+    counted = {slot.attempts_counted for slot in world.rows(Slot)}
+    assert counted == {0, 1}, "a stop with a checkpoint is not counted, a refusal is"
+    world.check_invariants()
+
+    # a training that fails by itself fails the entry; asked again it is done anew, and only then
+    world.stage_does("grpo", "exit 2")
+    failing = world.enter(world.data("failing", "90"))
+    world.ticks_until_rest()
+    assert world.verdict(failing) == ("failed", "EXIT_2")
+    assert world.enter(world.data("failing", "90")) == failing
+    again = world.enter(world.data("failing", "90"), "--again")
+    world.ticks_until_rest()
+    assert world.verdict(again) == ("accepted", "")
+    assert world.run(again).request["train_seeds"] == world.run(failing).request["train_seeds"]
+    world.check_invariants()
+
+
+def test_data_that_cannot_be_used_are_named_at_once_and_nothing_is_submitted(world: EntryWorld) -> None:
+    path = world.folder / "bad.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"p{n}", "completion": n}) + "\n" for n in range(10)))
+    said = world.cli("submit", "entry", "tiny-sums", "--train", str(path), code=2)
+    assert [f"{path}:{n}: completion" in said for n in range(1, 11)] == [True] * 10
+    assert 'did you mean "tiny-sums"' in world.cli("submit", "entry", "tiny-sum", "--train", str(path), code=7)
+    good = world.data("good", "60")
+    assert "nothing was submitted" in world.cli("submit", "entry", "tiny-sums", "--train", good, "--dry-run")
+    assert not world.rows(Run) and not (world.state.path / "entries").exists()
+    told = world.told("challenge", "board", "tiny-sums")
+    assert told == []
+
+
+def test_one_entry_whose_every_command_is_killed_ends_as_if_none_had_been(world: EntryWorld) -> None:
+    good = world.data("good", "60")
+    faults = ["after:entry.data:kill", "after:inbox.write:kill", "before:tx.enqueue:kill"]
+    for fault in faults:
+        assert world.forked(lambda: world.enter(good), fault=fault) == -signal.SIGKILL, fault
+    faults = [
+        "after:run.event:kill",
+        "after:tx.plan:kill",
+        "after:slot.spec:kill",
+        "after:tx.intent:kill",
+        "after:compute.submit:kill",
+        "after:slot.pin:kill",
+        "after:tx.observe:kill",
+        "after:champion.link:kill",
+        "before:tx.end:kill",
+    ]
+    for _ in range(60):
+        world.expire_leases()
+        died = world.forked(world.tick, fault=",".join(faults[:1])) if faults else world.forked(world.tick)
+        if died == -signal.SIGKILL:
+            faults.pop(0)
+        world.run_measures()
+        if not faults and not world.open_runs():
+            break
+    assert not faults, faults
+    [run] = world.runs()
+    assert (run.verdict, run.verdict_reason) == ("accepted", ""), world.describe()
+    assert ran(world) == {"contamination": 1, "sft": 1, "grpo": 1, "evaluate": 4}
+    world.check_invariants()
+
+
+@pytest.mark.skipif(not os.environ.get("OUTERLOOP_NIGHTLY"), reason="many worlds: set OUTERLOOP_NIGHTLY")
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("command", ["submit", "tick"])
+def test_killed_at_every_point(command: str, tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trl")
+    count = itertools.count()
+
+    def fresh() -> EntryWorld:
+        _execute(database, f"truncate {TABLES} restart identity cascade")
+        return EntryWorld(tmp_path / str(next(count)), database, monkeypatch)
+
+    def commands(world: EntryWorld) -> Callable[[], object]:
+        good = world.data("good", "60")
+        return (lambda: world.enter(good)) if command == "submit" else world.tick
+
+    calm = fresh()
+    body = commands(calm)
+    if command == "tick":
+        calm.enter(calm.data("good", "60"))
+    while True:
+        assert calm.forked(body, trace=True) == 0
+        calm.run_measures()
+        if command == "submit" or not calm.open_runs():
+            break
+    points = points_of(calm)
+    calm.ticks_until_rest()
+    for fault in points:
+        world = fresh()
+        body = commands(world)
+        if command == "tick":
+            world.enter(world.data("good", "60"))
+        for _ in range(40):
+            died = world.forked(body, fault=fault)
+            world.expire_leases()
+            if died == -signal.SIGKILL:
+                break
+            world.run_measures()
+        else:
+            raise AssertionError(f"{fault} was not reached")
+        world.enter(world.data("good", "60"))
+        world.ticks_until_rest()
+        assert [(run.verdict, run.verdict_reason) for run in world.runs()] == [("accepted", "")], fault
+        assert ran(world) == {"contamination": 1, "sft": 1, "grpo": 1, "evaluate": 4}, fault
+        world.check_invariants()
