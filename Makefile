@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 VENV  := .venv
 BIN   := $(VENV)/bin
-.PHONY: help venv demo demo-campaign demo-slurm demo-posttrain test test-fast test-nightly test-slurm test-pyslurm lint types imports check docs bench docs-reference clean
+.PHONY: help venv demo demo-campaign demo-slurm demo-posttrain test test-fast test-nightly test-slurm test-stranger test-pyslurm lint types imports check docs bench docs-reference clean
 
 help:                       ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -44,6 +44,9 @@ test-nightly: venv          ## everything, what takes long included, and 20,000 
 	$(BIN)/python -m tests.nightly --schedules $(SCHEDULES)
 	OUTERLOOP_NIGHTLY=1 OUTERLOOP_REQUIRE_SLURM=1 OUTERLOOP_REQUIRE_BROWSER=1 \
 	  $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+test-stranger: venv         ## the README's commands alone in a clean Debian, on a repository it does not know (root)
+	$(BIN)/python -m tests.stranger.first_verdict
 
 # SUITE is a Debian suite: bookworm 22.05, trixie 24.11, forky 26.05. Nothing is installed: get-slurm.sh unpacks.
 SUITE ?= trixie

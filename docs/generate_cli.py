@@ -43,14 +43,15 @@ The `eval` starts outerloop once per shell. To spare that, write the script to a
 """
 
 _MEANINGS = {
-    ExitCode.OK: "done",
+    ExitCode.OK: "done; a verdict is a success, whichever it is, but for `scope`, which is a refusal (3)",
     ExitCode.UNEXPECTED: "unexpected: a defect of outerloop, or a verdict that does not agree with its slots",
-    ExitCode.BAD_INPUT: "usage or bad input: options, settings, contract",
-    ExitCode.REFUSED: "refused: scope, budget, lane, what a service does not take",
+    ExitCode.BAD_INPUT: "usage or bad input: options, settings, contract; `doctor` found something to repair",
+    ExitCode.REFUSED: "refused: scope, budget, lane, what a service does not take; a run that is blocked as soon as it"
+    " is submitted",
     ExitCode.RECORD_UNAVAILABLE: "the record (database) is unavailable",
     ExitCode.NO_CLUSTER: "the cluster gave no answer",
     ExitCode.NO_SPACE: "no disk space",
-    ExitCode.NOT_FOUND: "not found: run, slot, benchmark",
+    ExitCode.NOT_FOUND: "not found: run, slot, benchmark; `db rebuild` left something out",
     ExitCode.NO_ACCESS: "no access: the state folder is read-only or another account's",
 }
 

@@ -194,6 +194,10 @@ class Repository:
             f"{self.top} has no default branch (origin/HEAD, main or master); name one with --base ({there})"
         )
 
+    def has_file(self, revision: str, path: str) -> bool:
+        """Whether the revision's tree has this path."""
+        return _git(["cat-file", "-e", f"{revision}:{path}"], folder=self.top, check=False).returncode == 0
+
     def seal_worktree(self) -> str:
         """A commit of the working tree as it is (ignored files left out); index, branch and HEAD stay untouched."""
         head = self.commit("HEAD")

@@ -22,12 +22,12 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.exc import DataError
 
 from outerloop.compute.local_admission import FREE_LANE, beyond
-from outerloop.contract import Benchmark, Contract
+from outerloop.contract import CONTRACT_FILE, Benchmark, Contract
 from outerloop.controller.champions import champion_now
 from outerloop.controller.content import content_digest, content_stamp
 from outerloop.controller.deployment import account
 from outerloop.controller.git import GitError, Mirror, Repository
-from outerloop.controller.plan import read_contract, relevant_siblings
+from outerloop.controller.plan import ContractGone, read_contract, relevant_siblings
 from outerloop.controller.request import ClimbRequest, Execution, InputFile, champion_key, question_of, run_name
 from outerloop.controller.scope import ScopeProblem, scope_problems
 from outerloop.controller.training_request import Request, read_request
@@ -109,7 +109,15 @@ def prepare_climb(
     mirror.pin(repo, {f"commits/{commit}": commit for commit in pinned})
     notes: list[str] = []
     start = given or first
-    contract = read_contract(mirror, start)
+    try:
+        contract = read_contract(mirror, start)
+    except ContractGone:
+        if branch and not default and repo.has_file("HEAD", CONTRACT_FILE):
+            raise ContractGone(
+                f"{branch} has no {CONTRACT_FILE} yet and HEAD has: a climb starts from the default branch, so bring"
+                " the commit there (`git push`), or name the base: --base HEAD"
+            ) from None
+        raise
     climbed = contract.benchmark(benchmark)
     champion = champion_now(root, champion_key(repo.identity, benchmark, climbed.definition_hash()))
     base_commit, base_revision = start, revisions[0] or base or branch

@@ -9,7 +9,9 @@ compared as kinds, not as values; blanks and line breaks are not compared. A com
 what is special about it:
 
     <!-- exit: 3 -->             its last command ends with 3 (every other command must end with 0)
-    <!-- not run: WHY -->        it is only shown
+    <!-- not run: WHY -->        it is only shown; WHY is one of REASONS, or names the test that runs it
+
+A block that no test can run says so to its readers, too: ```console title="needs Slurm".
 """
 
 from __future__ import annotations
@@ -17,17 +19,31 @@ from __future__ import annotations
 import os
 import re
 import select
+import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Block", "Command", "Shell", "console_blocks", "difference", "masked"]
+__all__ = ["REASONS", "Block", "Command", "Shell", "console_blocks", "difference", "invocations", "masked"]
 
 ANY = "…"
 
-_FENCE = re.compile(r"```console\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+REASONS = frozenset(
+    {
+        "needs packages",  # a network and a package registry; tests/stranger runs the README's
+        "needs Slurm",
+        "needs a GPU",
+        "needs minutes",
+        "needs other accounts",
+        "needs another machine",
+        "runs until Ctrl-C",
+    }
+)
+"""Why a block is not run, as its readers see it. Its commands are compared with the command line all the same."""
+
+_FENCE = re.compile(r"^```console(?: title=\"(?P<title>[^\"\n]+)\")?\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"<!-- (?:exit: (?P<exit>\d+)|not run: (?P<why>[^>]+)) -->\s*\Z")
 
 _MASKS = (
@@ -71,7 +87,7 @@ def console_blocks(page: str) -> list[Block]:
                 commands=tuple(_commands(fence["body"].splitlines(), line)),
                 line=line,
                 exit=int(comment["exit"]) if comment and comment["exit"] else 0,
-                why_not=comment["why"] if comment and comment["why"] else "",
+                why_not=fence["title"] or (comment["why"] if comment and comment["why"] else ""),
             )
         )
     return found
@@ -93,6 +109,27 @@ def _commands(lines: Sequence[str], first: int) -> list[Command]:
             found[-1] = Command(last.text, (*last.output, line), last.line)
         continued = line.endswith("\\") and not found[-1].output
     return found
+
+
+def invocations(command: str) -> list[list[str]]:
+    """The simple commands of a shell command as words, without redirections and variables set before one.
+
+    `A=b x y > f && z | w` is x with y, z, and w. Raises ValueError for quotes that do not close.
+    """
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    found: list[list[str]] = [[]]
+    redirected = False
+    for word in lexer:
+        if redirected:
+            redirected = False
+        elif word in {"<", ">", ">>"}:
+            redirected = True
+        elif set(word) <= set("|&;()\n"):
+            found.append([])
+        elif found[-1] or not re.fullmatch(r"[A-Za-z_]\w*=.*", word, re.DOTALL):
+            found[-1].append(word)
+    return [words for words in found if words]
 
 
 def masked(line: str) -> str:
@@ -136,11 +173,18 @@ def _sentence(wanted: Sequence[str], there: Sequence[str]) -> str:
 class Shell:
     """One bash that runs commands one after another; a change of folder or a variable lasts. A context manager."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], *, seconds: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        seconds: float,
+        program: Sequence[str] = ("bash", "--noprofile", "--norc"),
+    ) -> None:
         self._deadline = time.monotonic() + seconds
         self._mark = f"=={os.urandom(8).hex()}=="
         self._bash = subprocess.Popen(
-            ["bash", "--noprofile", "--norc"],
+            list(program),
             cwd=folder,
             env=dict(environment),
             stdin=subprocess.PIPE,

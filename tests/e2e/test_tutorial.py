@@ -24,12 +24,29 @@ from tests.e2e.documents import Block, Shell, console_blocks, difference, masked
 TOP = Path(__file__).resolve().parents[2]
 TUTORIAL = TOP / "docs" / "tutorial" / "index.md"
 README = TOP / "README.md"
-RECOVER = TOP / "docs" / "how-to" / "recover.md"
+HOW_TO = TOP / "docs" / "how-to"
+RECOVER = HOW_TO / "recover.md"
+
+SORT_BENCHMARK = """\
+mkdir -p ~/sort/bench ~/sort/src && cd ~/sort && git init --quiet
+printf 'import json\\nprint(json.dumps({"seconds": sum(range(1000)) / 1e6}))\\n' > bench/sort.py
+touch bench/__init__.py src/sorting.py && git add . && git commit --quiet --message 'Sorting'
+"""
+PAGES_AFTER_THE_TUTORIAL: tuple[tuple[str, str], ...] = (
+    ("add-a-lane.md", "cd ~"),
+    ("write-a-contract.md", SORT_BENCHMARK),
+    ("post-training-challenge.md", "cd ~/src/outerloop"),
+    (
+        "submit-many-candidates.md",
+        "cd ~/tsp && git branch exp/one nothing && git branch exp/two crash && git branch sweep crash",
+    ),
+)
+"""(how-to page, what its reader has before): their blocks are run where the tutorial ended, with its runs."""
 
 SHOWN_HOME = "/home/ada"
 """The home folder on the pages."""
 SHOWN_HOST = "laptop"
-PATIENCE_SECONDS = 280.0
+PATIENCE_SECONDS = 700.0
 
 _RUN = re.compile(r"\brun (c-[0-9a-f]{10})\b")
 
@@ -87,29 +104,35 @@ def normalised(output: str, home: Path) -> list[str]:
 
 def run_page(page: Path, home: Path) -> list[tuple[Block, list[list[str]]]]:
     """Run a page, check it, and return what each command printed. Fails with every difference of the page at once."""
+    with Shell(clone(home), environment(home), seconds=PATIENCE_SECONDS) as shell:
+        return run_blocks(page, shell, home)
+
+
+def run_blocks(page: Path, shell: Shell, home: Path, *, all_output: bool = True) -> list[tuple[Block, list[list[str]]]]:
+    """The same in a shell that is there. `all_output` False: a block that shows no output may print any."""
     blocks = console_blocks(page.read_text(encoding="utf-8"))
     assert blocks, page
     complaints: list[str] = []
     printed: list[tuple[Block, list[list[str]]]] = []
     run = ""
-    with Shell(clone(home), environment(home), seconds=PATIENCE_SECONDS) as shell:
-        for block in blocks:
-            if block.why_not:
-                continue
-            outputs = []
-            for command in block.commands:
-                where = f"{page.name}:{command.line}: $ {command.text}"
-                assert run or "RUN" not in command.text, f"{where}: no run has been named yet"
-                code, output = shell.run(command.text.replace("RUN", run))
-                run = found[1] if (found := _RUN.search(output)) else run
-                lines = normalised(output, home)
-                outputs.append(lines)
-                wanted = block.exit if command is block.commands[-1] else 0
-                if code != wanted:
-                    complaints.append(f"{where}\nended with {code}, not {wanted}:\n" + "\n".join(lines))
-                elif wrong := difference(command.output, lines):
-                    complaints.append(f"{where}\n{wrong}\n--- printed\n" + "\n".join(lines))
-            printed.append((block, outputs))
+    for block in blocks:
+        if block.why_not:
+            continue
+        compared = all_output or any(command.output for command in block.commands)
+        outputs = []
+        for command in block.commands:
+            where = f"{page.name}:{command.line}: $ {command.text}"
+            assert run or "RUN" not in command.text, f"{where}: no run has been named yet"
+            code, output = shell.run(command.text.replace("RUN", run))
+            run = found[1] if (found := _RUN.search(output)) else run
+            lines = normalised(output, home)
+            outputs.append(lines)
+            wanted = block.exit if command is block.commands[-1] else 0
+            if code != wanted:
+                complaints.append(f"{where}\nended with {code}, not {wanted}:\n" + "\n".join(lines))
+            elif compared and (wrong := difference(command.output, lines)):
+                complaints.append(f"{where}\n{wrong}\n--- printed\n" + "\n".join(lines))
+        printed.append((block, outputs))
     assert not complaints, "\n\n".join(complaints)
     return printed
 
@@ -126,6 +149,21 @@ def test_the_tutorial_runs_and_a_lost_database_is_made_anew(home: Path) -> None:
             assert code == 0, (command, output)
         assert output.startswith("6 runs with 6 verdicts, 2 champions"), output
         assert shell.run("outerloop champions --json") == before
+    follow_how_to_pages(home)
+
+
+def follow_how_to_pages(home: Path) -> None:
+    """Run every page's blocks; what they submitted and what has not ended is cancelled at the end."""
+    runs: set[str] = set()
+    for name, before in PAGES_AFTER_THE_TUTORIAL:
+        with Shell(home, environment(home), seconds=PATIENCE_SECONDS) as shell:
+            code, output = shell.run(before)
+            assert code == 0, (name, output)
+            printed = run_blocks(HOW_TO / name, shell, home, all_output=False)
+        runs.update(re.findall(r"\bc-[0-9a-f]{10}\b", str(printed)))
+    with Shell(home, environment(home), seconds=PATIENCE_SECONDS) as shell:
+        for run in sorted(runs):
+            shell.run(f"outerloop cancel {run}")
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from outerloop.contract import Benchmark, Budgets, EnvironmentSpec, GuardSpec, I
 from outerloop.dispatch import evidence
 from outerloop.effects import EFFECTS
 from outerloop.slots.identity import Determinants
-from tests.e2e.documents import console_blocks
+from tests.e2e.documents import REASONS, console_blocks, invocations
 
 TOP = Path(__file__).resolve().parents[2]
 DOCS = TOP / "docs"
@@ -72,51 +72,126 @@ def test_no_page_names_our_machines(page: Path) -> None:
     assert found is None, found
 
 
-def commands(page: Path) -> Iterator[list[str]]:
-    """Every `outerloop …` of a page's console blocks and of its inline code, as words."""
+def invoked(page: Path) -> Iterator[list[str]]:
+    """Every command of a page's console blocks, run or not, and every `outerloop …` of its inline code, as words."""
     text = page.read_text(encoding="utf-8")
     for block in console_blocks(text):
         for command in block.commands:
-            words = shlex.split(command.text, comments=True)
-            if words[:1] == ["outerloop"]:
-                yield words[1:]
-    for code in re.findall(r"`outerloop ([^`\n]+)`", prose(page)):
+            yield from invocations(command.text.replace("\\\n", " "))
+    for code in re.findall(r"`(outerloop [^`\n]+)`", prose(page)):
         yield shlex.split(code)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words after `outerloop` of every such command of a page."""
+    for words in invoked(page):
+        if Path(words[0]).name == "outerloop":
+            yield words[1:]
+
+
+def command_of(words: list[str]) -> tuple[click.Command, click.Context, list[str]]:
+    """The command that these words name, and the words that are left for it."""
+    from outerloop.cli import app
+
+    where: click.Command = app
+    context = click.Context(app, info_name="outerloop")
+    rest = list(words)
+    while isinstance(where, click.Group) and rest and not rest[0].startswith("-"):
+        inner = where.get_command(context, rest[0])
+        if inner is None and words[0] == "plan":  # its own first word is a request unless it is a subcommand
+            inner = where.get_command(context, "request")
+            assert inner is not None
+            return inner, click.Context(inner, parent=context), rest
+        assert inner is not None, f"outerloop {' '.join(words)}: there is no {rest[0]}"
+        where, rest = inner, rest[1:]
+        context = click.Context(where, parent=context)
+    if isinstance(where, click.Group) and words[:1] == ["plan"]:
+        inner = where.get_command(context, "request")
+        assert inner is not None
+        where = inner
+    return where, context, rest
 
 
 @every_page
 def test_every_command_and_option_exists(page: Path) -> None:
-    from outerloop.cli import app
-
+    """Options are parsed as the command itself would parse them, so one that lost its value is found, too."""
     for words in commands(page):
-        where: click.Command = app
-        context = click.Context(app, info_name="outerloop")
-        rest = list(words)
-        while isinstance(where, click.Group) and rest:
-            inner = where.get_command(context, rest[0])
-            if inner is None and words[0] == "plan":  # its own first word is a request unless it is a subcommand
-                inner = where.get_command(context, "request")
-                assert inner is not None
-                where = inner
-                break
-            if rest[0].startswith("-"):
-                break
-            assert inner is not None, f"outerloop {' '.join(words)}: there is no {rest[0]}"
-            where, rest = inner, rest[1:]
-        known = {name for parameter in where.params for name in (*parameter.opts, *parameter.secondary_opts)}
-        known |= {"-h", "--help"}
-        for word in rest[: rest.index("--")] if "--" in rest else rest:
-            option = word.partition("=")[0]
-            if option.startswith("-") and len(option) > 1:
-                assert option in known, f"outerloop {' '.join(words)}: there is no option {option}"
+        where, context, rest = command_of(words)
+        if isinstance(where, click.Group) or "--help" in rest:
+            continue
+        try:
+            where.make_parser(context).parse_args(rest)
+        except click.NoSuchOption as error:
+            raise AssertionError(f"outerloop {' '.join(words)}: {error.format_message()}") from None
+        except click.BadOptionUsage as error:
+            # prose names an option without its value: `submit climb --candidates`
+            assert words[-1] == error.option_name, f"outerloop {' '.join(words)}: {error.format_message()}"
+
+
+@every_page
+def test_every_file_module_and_make_target_of_a_command_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for program, *rest in invoked(page):
+        if program == "make":
+            asked = {word for word in rest if "=" not in word and not word.startswith("-")}
+            assert asked <= targets, f"make {' '.join(rest)}"
+        elif Path(program).name in {"python", "python3"} and rest[:1] == ["-m"] and rest[1].startswith("outerloop"):
+            assert importlib.util.find_spec(rest[1]) is not None, f"{program} {' '.join(rest)}"
+        else:
+            for word in (program, *rest):
+                if word.startswith(("docs/", "configs/", "slurm/", "tests/")):
+                    assert (TOP / word).exists(), f"{program} {' '.join(rest)}"
+
+
+LANGUAGES = frozenset({"console", "text", "toml", "json", "yaml", "python", "js"})
+"""Of fenced blocks. Commands stand in console blocks alone, as only these are run; usage lines have no language."""
+
+EXECUTED = {
+    "README.md": "tests/e2e/test_tutorial.py",
+    "docs/tutorial/index.md": "tests/e2e/test_tutorial.py",
+    "docs/how-to/recover.md": "tests/e2e/test_tutorial.py",
+    "docs/how-to/submit-many-candidates.md": "tests/e2e/test_tutorial.py",
+    "docs/how-to/write-a-contract.md": "tests/e2e/test_tutorial.py",
+    "docs/how-to/add-a-lane.md": "tests/e2e/test_tutorial.py",
+    "docs/how-to/post-training-challenge.md": "tests/e2e/test_tutorial.py",
+    "docs/how-to/plan-a-training.md": "tests/unit/planner/test_how_to.py",
+}
+"""Page -> the test that runs all of its blocks that do not say why not."""
+
+
+@every_page
+def test_every_block_is_run_by_a_test_or_says_why_not(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    generated = page.is_relative_to(DOCS / "reference")
+    for language in re.findall(r"^```(\w*)[^\n]*\n.*?^```$", text, re.DOTALL | re.MULTILINE):
+        assert language in LANGUAGES or (generated and not language), f"a block in {language or 'no language'}"
+    for block in console_blocks(text):
+        where = f"{named(page)}:{block.line}"
+        if not block.why_not:
+            assert named(page) in EXECUTED, f"{where}: no test runs it, and it does not say why"
+        elif block.why_not.startswith("tests/"):
+            assert (TOP / block.why_not).is_file(), f"{where}: there is no {block.why_not}"
+        else:
+            assert block.why_not in REASONS, f"{where}: {block.why_not!r} is no reason of {sorted(REASONS)}"
+
+
+def test_the_tests_that_run_pages_name_them() -> None:
+    for page, test in EXECUTED.items():
+        assert (TOP / page).is_file()
+        assert Path(page).name in (TOP / test).read_text(encoding="utf-8"), f"{test} does not run {page}"
 
 
 def test_the_checks_of_commands_would_find_something(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("```console\n$ outerloop submit climb x --allowed y\nout\n```\n`outerloop nosuch`\n")
+    page.write_text("```console\n$ A=b outerloop submit climb x --allowed y > f\nout\n```\n`outerloop nosuch`\n")
     assert list(commands(page)) == [["submit", "climb", "x", "--allowed", "y"], ["nosuch"]]
     with pytest.raises(AssertionError, match="--allowed"):
         test_every_command_and_option_exists(page)
+    page.write_text("```console\n$ outerloop show RUN && outerloop submit climb x --base\n```\n")
+    assert list(commands(page)) == [["show", "RUN"], ["submit", "climb", "x", "--base"]]
+    page.write_text("```console\n$ make nothing\n```\n")
+    with pytest.raises(AssertionError, match="make nothing"):
+        test_every_file_module_and_make_target_of_a_command_exists(page)
 
 
 # ------------------------------------------------------------------------------------------ tables and code
@@ -233,13 +308,6 @@ def test_the_contract_of_the_page_is_one() -> None:
     example = re.search(r"```toml title=\"\.outerloop\.toml\"\n(.*?)```", CONTRACT_PAGE.read_text(), re.DOTALL)
     assert example is not None
     assert parse_contract(example[1], "page").benchmarks
-
-
-def test_the_exit_codes_of_the_readme_are_the_codes() -> None:
-    from outerloop.cli.errors import ExitCode
-
-    shown = [int(row[0]) for row in rows(TOP / "README.md", "## Exit codes")]
-    assert shown == [int(code) for code in ExitCode]
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from outerloop.contract import Scope
+from outerloop.contract import CONTRACT_FILE, Scope
 from outerloop.controller.git import GitError, Mirror, Repository
+from outerloop.controller.plan import ContractGone
 from outerloop.controller.scope import scope_problems
+from outerloop.controller.submit import prepare_climb
+from outerloop.settings import Settings
+from outerloop.slots import StateRoot
 
 SCOPE = Scope(allowed=("src/",), shared=("lib/one.py",))
 
@@ -240,3 +244,23 @@ def test_a_tree_in_the_middle_of_a_conflict_is_no_candidate(clone: Path, how: st
     (clone / "src/a.py").write_text("both\n")
     git(clone, "add", "src/a.py")
     assert Repository.open(clone).seal_worktree()
+
+
+def test_a_contract_that_never_reached_the_remote_is_told_with_what_to_do(clone: Path, tmp_path: Path) -> None:
+    """The first climb of somebody who committed the contract in a clone and did not push."""
+    git(clone, "rm", "--quiet", "--cached", "--ignore-unmatch", CONTRACT_FILE)
+    git(clone, "commit", "--quiet", "--allow-empty", "--message", "no contract")
+    mine = tmp_path / "mine"
+    git(tmp_path, "clone", "--quiet", str(clone), str(mine))
+    settings, root = Settings(state=tmp_path / "state", backend="local"), StateRoot(tmp_path / "state")
+
+    def ask() -> None:
+        prepare_climb(settings, root, repository=mine, benchmark="speed", base=None, candidate="worktree")
+
+    with pytest.raises(ContractGone, match=r"has no \.outerloop\.toml; write one with"):
+        ask()
+    (mine / CONTRACT_FILE).write_text("[[benchmarks]]\n")
+    git(mine, "add", CONTRACT_FILE)
+    git(mine, "commit", "--quiet", "--message", "contract")
+    with pytest.raises(ContractGone, match=r"^origin/main has no .* yet and HEAD has: .*push.*--base HEAD"):
+        ask()

@@ -1,0 +1,3 @@
+from frontcode.coding import decode, encode
+
+__all__ = ["decode", "encode"]
