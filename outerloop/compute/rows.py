@@ -9,12 +9,13 @@ from __future__ import annotations
 import calendar
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from outerloop.compute.jobids import expand_ids
-from outerloop.compute.protocol import JobRow, JobState, Listing, NoAnswer
+from outerloop.compute.protocol import NO_REASON, JobRow, JobState, Listing, NoAnswer
 from outerloop.compute.states import parse_state
 
 __all__ = ["ISO", "ROW", "SACCT_FIELDS", "SEPARATOR", "SQUEUE_FIELDS", "sacct_rows", "scontrol_rows", "squeue_listing"]
@@ -34,6 +35,13 @@ _TIME = r"(?:\d{4}-(?:0\d|1[0-2])-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d|[^\d|][^|]*|)"
 _INSTANT = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", re.ASCII)
 _SQUEUE_ROW = re.compile(rf"row\|([^|]*)\|[^|]*\|{_TIME}\|{_TIME}\|{_TIME}\|[^|]*\|[^|]*\|", re.ASCII)
 _SCONTROL_ROW = re.compile(r"JobId=\d", re.ASCII)
+# The same row for a whole answer at once, in groups of what `Listing.sights` holds.
+_LINE_TIME = _TIME.replace("^|", r"^|\n").replace(r"[^\d|]", r"[^\d|\n]")
+_SQUEUE_LINE = re.compile(
+    r"^row\|(\d+(?:_(?:\d+|\[[0-9,:-]+(?:%\d+)?\])|\+\d+)?\|[^|\n]*\|)"
+    rf"{_LINE_TIME}\|{_LINE_TIME}\|{_LINE_TIME}\|[^|\n]*\|([^|\n]*)\|",
+    re.ASCII | re.MULTILINE,
+)
 # The name, which may hold anything, stands before this word, and everything that is read after it.
 _SCONTROL_AFTER_NAME = " UserId="
 _SACCT_ROW = re.compile(r"\d[\d_+\[\],:%-]*\|", re.ASCII)
@@ -44,17 +52,17 @@ _NAME_NOT_KNOWN_YET = "allocation"
 _state = lru_cache(maxsize=256)(parse_state)
 
 
-_Read = TypeVar("_Read")
+_Seen = TypeVar("_Seen")
 
 
-class _Lines(Mapping[str, _Read]):
+class _Lines(Mapping[str, _Seen]):
     """Job id -> what its line says, read when it is asked for: of fifty thousand quiet jobs few are ever looked at."""
 
-    def __init__(self, lines: dict[str, str], read: Callable[[str, str], _Read]) -> None:
+    def __init__(self, lines: dict[str, str], read: Callable[[str, str], _Seen]) -> None:
         self._lines = lines
         self._read = read
 
-    def __getitem__(self, job_id: str) -> _Read:
+    def __getitem__(self, job_id: str) -> _Seen:
         return self._read(job_id, self._lines[job_id])
 
     def __contains__(self, job_id: object) -> bool:
@@ -67,14 +75,42 @@ class _Lines(Mapping[str, _Read]):
         return len(self._lines)
 
 
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """An answer in which every line is a row."""
+
+    text: str
+    rows: list[tuple[str, str]]
+    """Of each line, as `Listing.sights` has it, but for tasks that squeue folds into one row."""
+    sights: list[tuple[str, str]]
+
+    def lines(self) -> dict[str, str]:
+        """Job id -> line."""
+        lines = {
+            seen.partition(SEPARATOR)[0]: line
+            for (seen, _), line in zip(self.rows, self.text.split("\n"), strict=False)
+        }
+        for folded in [job_id for job_id in lines if "[" in job_id]:
+            line = lines.pop(folded)
+            lines.update(dict.fromkeys(expand_ids(folded), line))
+        return lines
+
+
 class _SqueueListing(Listing):
-    """A listing whose rows are still lines."""
+    """A listing whose rows are still lines, and one text until somebody asks for a job."""
 
-    _lines: dict[str, str]
+    _answer: _Read | dict[str, str]
 
-    def __init__(self, lines: dict[str, str], bad_rows: int) -> None:
-        object.__setattr__(self, "_lines", lines)
+    def __init__(self, answer: _Read | dict[str, str], bad_rows: int) -> None:
+        object.__setattr__(self, "_answer", answer)
         object.__setattr__(self, "bad_rows", bad_rows)
+
+    @cached_property
+    def _lines(self) -> dict[str, str]:
+        return self._answer.lines() if isinstance(self._answer, _Read) else self._answer
+
+    def sights(self) -> Iterable[tuple[str, str]]:
+        return self._answer.sights if isinstance(self._answer, _Read) else super().sights()
 
     @property
     def jobs(self) -> tuple[JobRow, ...]:
@@ -92,8 +128,32 @@ class _SqueueListing(Listing):
     __hash__ = None  # type: ignore[assignment]
 
 
+# The last one is kept for who sweeps again and again: a quiet queue often says the very same.
+@lru_cache(maxsize=1)
+def _all_of_it(text: str) -> _Read | None:
+    """An answer in which every line is a row; None for one that has to be read line by line."""
+    rows: list[tuple[str, str]] = _SQUEUE_LINE.findall(text)
+    # No match reaches into a second line, so as many matches as lines are one for each.
+    if len(rows) != text.count("\n"):
+        return None
+    sights = rows
+    folded = [(seen, reason) for seen, reason in rows if "[" in seen]
+    if folded:
+        sights = list(rows)
+        for seen, reason in folded:
+            ids, _, rest = seen.partition(SEPARATOR)
+            try:
+                sights += [(f"{task}|{rest}", reason) for task in expand_ids(ids)]
+            except ValueError:
+                return None
+    return _Read(text, rows, sights)
+
+
 def squeue_listing(text: str) -> Listing | NoAnswer:
     """What squeue printed. Rows that cannot be read are logged and counted; nothing but such rows is no answer."""
+    whole = _all_of_it(text)
+    if whole is not None:
+        return _SqueueListing(whole, 0)
     lines: dict[str, str] = {}
     bad = 0
     for line in _rows(text):
@@ -148,7 +208,7 @@ def _squeue_state(_job_id: str, line: str) -> tuple[JobState, str]:
 
 
 def _said(reason: str) -> str:
-    return reason if reason != "None" else ""
+    return reason if reason != NO_REASON else ""
 
 
 def sacct_rows(text: str) -> list[JobRow] | NoAnswer:

@@ -6,17 +6,34 @@ became of the others (settle.py, submit.py, arrays.py), which see a handful of f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
-from sqlalchemy import String, case, column, func, select, text, update, values
+from sqlalchemy import (
+    String,
+    and_,
+    any_,
+    case,
+    cast,
+    column,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    text,
+    update,
+    values,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 from sqlalchemy.types import BigInteger
 
-from outerloop.compute.protocol import JobRow, JobState
+from outerloop.compute.protocol import NO_REASON, JobRow, JobState
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Evidence, read_evidence
 from outerloop.dispatch.observe import Observation
@@ -78,10 +95,9 @@ class Survey:
     """Attempts whose job waits for another reason or began to run: nothing to decide."""
 
 
-def live_rows(session: Session, realm_id: int) -> Iterator[LiveRow]:
-    """Every open attempt of the realm, oldest first, from the index alone and never all at once."""
-    # Where most attempts are live a scan of the table looks as cheap; it would grow with what has long ended.
-    session.execute(text("select set_config('enable_seqscan', 'off', true), set_config('random_page_cost', '1', true)"))
+def live_rows(session: Session, realm_id: int, unlike: Quiet | None = None) -> Iterator[LiveRow]:
+    """Every open attempt of the realm, oldest first, from the index alone and never all at once; or only those that
+    are not among the quiet ones."""
     query = (
         select(
             Attempt.id,
@@ -97,6 +113,9 @@ def live_rows(session: Session, realm_id: int) -> Iterator[LiveRow]:
         .where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
         .order_by(Attempt.id)
     )
+    if unlike is not None:
+        others = literal(sorted(unlike.others), ARRAY(String))
+        query = query.where(or_(not_(_QUIET), Attempt.job_id == any_(cast(others, ARRAY(String)))))
     # Page by page along the index: a cursor of the server would be left open by a connection that drops.
     last = 0
     while True:
@@ -107,11 +126,78 @@ def live_rows(session: Session, realm_id: int) -> Iterator[LiveRow]:
         last = rows[-1].id
 
 
+_QUIET = and_(
+    Attempt.state == "submitted",
+    Attempt.job_id.is_not(None),
+    Attempt.absent_at.is_(None),
+    Attempt.slurm_state.in_([JobState.PENDING.value, JobState.RUNNING.value]),
+)
+"""An attempt of which nothing has to be asked but whether the queue shows it as before."""
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """How many attempts there are, and which of the quiet ones the queue does not show as before."""
+
+    live: int
+    quiet: int
+    others: frozenset[str]
+    """Job ids."""
+
+
+def _compare(session: Session, realm_id: int, observation: Observation) -> Quiet:
+    """Tell the unchanged jobs from the others without a step of Python for each: the ids of one state and reason come
+    as one text, and sets do the rest."""
+    rows = session.execute(
+        select(
+            case((_QUIET, Attempt.slurm_state), else_=None).label("shown"),
+            Attempt.slurm_reason,
+            func.count(),
+            func.string_agg(func.concat(Attempt.job_id, "|", func.upper(Attempt.slurm_state), "|"), "\n"),
+        )
+        .where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
+        .group_by("shown", Attempt.slurm_reason)
+    ).all()
+    live = sum(number for _, _, number, _ in rows)
+    quiet = sum(number for shown, _, number, _ in rows if shown is not None)
+    if not observation.complete:
+        return Quiet(live, quiet, frozenset())
+    groups = tuple((ids, reason or NO_REASON) for shown, reason, _, ids in rows if shown is not None)
+    return Quiet(live, quiet, _last.unseen(groups, observation.sights()))
+
+
+class _Comparison:
+    """Which jobs a listing does not show as the record has them. A loop that finds both as they were is done."""
+
+    def __init__(self) -> None:
+        self._groups: tuple[tuple[str, str], ...] = ()
+        self._sights: Iterable[tuple[str, str]] = ()
+        self._result = frozenset[str]()
+
+    def unseen(self, groups: tuple[tuple[str, str], ...], sights: Iterable[tuple[str, str]]) -> frozenset[str]:
+        """`groups`: lines of "<job id>|<STATE>|" and the reason of all of them."""
+        if sights is not self._sights or groups != self._groups:
+            expected: set[tuple[str, str]] = set()
+            for lines, reason in groups:
+                expected.update(zip(lines.split("\n"), repeat(reason)))
+            expected.difference_update(sights)
+            self._result = frozenset(seen.partition("|")[0] for seen, _ in expected)
+            self._groups, self._sights = groups, sights
+        return self._result
+
+
+_last = _Comparison()
+
+
 def survey(session: Session, realm_id: int, observation: Observation) -> Survey:
     """Compare every live attempt with the listing; keep those that something happened to."""
-    found = Survey()
-    for row in live_rows(session, realm_id):
-        found.live += 1
+    # Where most attempts are live a scan of the table looks as cheap; it would grow with what has long ended.
+    session.execute(text("select set_config('enable_seqscan', 'off', true), set_config('random_page_cost', '1', true)"))
+    compared = _compare(session, realm_id, observation)
+    found = Survey(live=compared.live)
+    if compared.live == compared.quiet and not compared.others:
+        return found
+    for row in live_rows(session, realm_id, compared):
         if row.state == "intent" or row.job_id is None:
             found.eventful.append(row)
             continue

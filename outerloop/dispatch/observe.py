@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from outerloop.compute.jobids import array_id
 from outerloop.compute.protocol import Compute, History, JobRow, JobState, Listing, NoAnswer, SiteLimits, Unavailable
@@ -41,8 +42,6 @@ class Observation:
     started: datetime
     listing: Listing | NoAnswer
     compute: Compute
-    _by_id: Mapping[str, JobRow] = field(default_factory=dict)
-    _states: Mapping[str, tuple[JobState, str]] = field(default_factory=dict)
     _by_name: dict[str, list[JobRow]] | None = None
     _history: History | NoAnswer | Unavailable | None = None
     _history_ids: dict[str, JobRow] = field(default_factory=dict)
@@ -50,10 +49,13 @@ class Observation:
     _asked: set[str] = field(default_factory=set)
     _limits: SiteLimits | NoAnswer | None = None
 
-    def __post_init__(self) -> None:
-        if isinstance(self.listing, Listing):
-            self._by_id = self.listing.by_id()
-            self._states = self.listing.states()
+    @cached_property
+    def _by_id(self) -> Mapping[str, JobRow]:
+        return self.listing.by_id() if isinstance(self.listing, Listing) else {}
+
+    @cached_property
+    def _states(self) -> Mapping[str, tuple[JobState, str]]:
+        return self.listing.states() if isinstance(self.listing, Listing) else {}
 
     @property
     def complete(self) -> bool:
@@ -72,6 +74,10 @@ class Observation:
     def state_of(self, job_id: str) -> tuple[JobState, str] | None:
         """State and reason of a listed job: all that a sweep over thousands of quiet jobs looks at."""
         return self._states.get(job_id)
+
+    def sights(self) -> Iterable[tuple[str, str]]:
+        """What the listing shows of each job (`Listing.sights`)."""
+        return self.listing.sights() if isinstance(self.listing, Listing) else ()
 
     def ask_history(self, since: datetime, ids: Iterable[str], names: Iterable[str]) -> None:
         """Ask accounting about what the listing lacks, once per observation; later calls are ignored."""
