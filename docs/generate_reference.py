@@ -240,6 +240,7 @@ def api() -> str:
 
     class _Nothing:
         path = "."
+        note = ""
         root = type("Root", (), {"path": "."})()
 
     nothing: Any = _Nothing()

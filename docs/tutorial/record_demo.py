@@ -4,7 +4,7 @@ Run it as `python docs/tutorial/record_demo.py` (about a quarter of an hour on t
 what a person would type, waits for the verdicts, and packs everything that `outerloop db rebuild` and the pages read.
 No number is changed. Paths of this machine stand in what jobs recorded, so it works in a folder of a plain name.
 
-Left out: the target's mirrors and checkouts, weights and data sets. The record is rebuilt without them.
+Left out: checkouts, weights and data sets. The record is rebuilt without them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import demo
 import demo_campaign
 from demo import TOP, Outerloop, fresh, write_config
 
-OUTPUT = TOP / "outerloop" / "viewer" / "demo" / "recording.tar.xz"
+OUTPUT = TOP / "outerloop" / "viewer" / "recorded" / "demo.tar.xz"
 PLANS = {
     "ddp": {"family": "ddp", "command": ["python", "train.py", "--epochs", "10"], "nodes": 1, "processes_per_node": 2},
     "sweep": {
@@ -34,8 +34,9 @@ PLANS = {
 }
 PATIENCE_SECONDS = 600.0
 MOST_BYTES = 256 << 10
-"""Larger files are weights, data sets or scores; no page reads them, except checkpoints, which are small here."""
-KEPT_BYTES = 4 << 20
+"""Of a log, a spec, a result."""
+REPORTS = {"run.json", "metrics.jsonl", "ranks"}
+"""What a training leaves for people to look at. What else a job's command wrote are weights and scores."""
 
 
 def main() -> int:
@@ -105,10 +106,24 @@ def pack(state: Path, output: Path) -> None:
 
 
 def wanted(path: Path, state: Path) -> bool:
+    """Requests, ledgers, specs, results, logs and reports; of weights only the small checkpoints of trainings."""
     parts = path.relative_to(state).parts
-    if parts[0] not in {"runs", "slots", "arrays"}:
-        return False
-    return path.stat().st_size <= MOST_BYTES
+    match parts:
+        case ("runs", _run, "request.json") | ("runs", _run, "events", _) | ("runs", _run, "campaign", "events", _, _):
+            return True
+        case ("arrays", *_):
+            return True
+        case ("mirrors", *inner):
+            return "hooks" not in inner  # the contract at each base, which an argument quotes
+        case ("slots", _two, _digest, "state", _step, _part):
+            return (path.parent / "manifest.json").is_file()
+        case ("slots", _two, _digest, "attempts", _n, start, "out", *rest) if start.startswith("r"):
+            return rest[0] in REPORTS
+        case ("slots", _two, _digest, "state", *_):
+            return False
+        case ("slots", *_):
+            return path.stat().st_size <= MOST_BYTES
+    return False
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,9 +32,10 @@ TOKEN_VARIABLE = "OUTERLOOP_VIEW_TOKEN"
 @click.command(
     "view",
     help="Show runs, benchmarks, trainings and the queue in a browser. PATH: one training's, slot's or run's folder, or"
-    " a report of `outerloop plan --json`, without a record.",
+    " a report of `outerloop plan --json`, without a record. --demo shows recorded runs, without a cluster.",
 )
 @click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--demo", is_flag=True, help="Show a recorded campaign, climbs and trainings; needs no set-up.")
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -49,10 +51,15 @@ TOKEN_VARIABLE = "OUTERLOOP_VIEW_TOKEN"
     metavar="NAME",
     help="Answer under this name too, such as a proxy's; repeatable.",
 )
-def view(path: Path | None, host: str, port: int, token: bool, names: tuple[str, ...]) -> None:
+def view(path: Path | None, demo: bool, host: str, port: int, token: bool, names: tuple[str, ...]) -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise CliError(f"the view needs {', '.join(missing)}: pip install 'outerloop-slurm[view]'", ExitCode.BAD_INPUT)
+    if path is not None and demo:
+        raise CliError("--demo takes no PATH: it shows what comes with outerloop", ExitCode.BAD_INPUT)
+    if demo:
+        _demo(host, port, token, names)
+        return
     if path is not None:
         _one_folder(path, host, port, token, names)
         return
@@ -76,6 +83,30 @@ def view(path: Path | None, host: str, port: int, token: bool, names: tuple[str,
     address = _bound(host, port, token, names)
     with explained():
         serve(record_app(source), address, ready=lambda url: _say(url, address, str(root.path)))
+
+
+def _demo(host: str, port: int, token: bool, names: tuple[str, ...]) -> None:
+    from outerloop.viewer.demo import RECORDING, demo_source
+
+    address = _bound(host, port, token, names)
+    with explained():
+        from outerloop.controller.recording import BadRecording, opened_recording
+        from outerloop.viewer.app import record_app
+        from outerloop.viewer.serve import serve
+
+        notes(["unpacking the recorded runs and making their record; a few seconds"])
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _leave)  # so that the temporary record goes, too
+        try:
+            with opened_recording(RECORDING) as deployment:
+                app = record_app(demo_source(deployment))
+                serve(app, address, ready=lambda url: _say(url, address, "recorded runs"))
+        except BadRecording as error:
+            raise CliError(str(error)) from error
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _one_folder(path: Path, host: str, port: int, token: bool, names: tuple[str, ...]) -> None:

@@ -153,7 +153,7 @@ def record_app(source: Source) -> Starlette:
         Route("/api/charts/campaigns/{run}/{chart}", campaigns.campaign_chart_json),
         Route("/api/charts/benchmarks/{target}/{benchmark:path}", pages.benchmark_chart_json),
     ]
-    return _application(routes, lifespan, source=source, links=LINKS, place=str(source.root.path))
+    return _application(routes, lifespan, source=source, links=LINKS, place=source.note or str(source.root.path))
 
 
 def folder_app(folder: Folder) -> Starlette:

@@ -41,6 +41,8 @@ class Source:
     owner: str
     root: StateRoot
     cadence_seconds: float
+    note: str = ""
+    """What every page says of where its facts come from, instead of the state folder."""
     _folds: Folds = field(default_factory=Folds)
     _free: queue.LifoQueue[Record | None] = field(default_factory=queue.LifoQueue)
 
