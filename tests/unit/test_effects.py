@@ -36,6 +36,8 @@ ALLOWED = {
     ("controller/tick.py", "_fold"),
     # The copy of a slot that a reproduction ran in, outside of what any other reader knows.
     ("controller/reproduce.py", "copied"),
+    # The temporary folder of a demo, which no other reader knows: the next demo removes what a killed one left.
+    ("controller/recording.py", "_remove"),
     # Doctor tries links and renames on files of its own and removes them.
     ("controller/doctor/host.py", "_durable"),
 }
