@@ -3,8 +3,9 @@
 Covered: queueing on nodes with CPUs, memory and GPUs, partitions' and users' limits, `afterany` (purged and unknown
 ids too), begin times, walltime, requeue, preemption in both modes, purge by MinJobAge, accounting that lags, is down
 or absent, lost requests and replies, a controller that is down or stopped, nodes that fail while their processes live
-on, holds, cancels by us, by a user and by the system. What a script does is a function that is passed in.
-Not covered: fair share, priorities, array jobs; nothing happens between two calls unless `advance` is called.
+on, holds, cancels by us, by a user and by the system, job arrays whose tasks live and die one by one. What a script
+does is a function that is passed in.
+Not covered: fair share, priorities, throttled arrays; nothing happens between two calls unless `advance` is called.
 
 The habits are those measured on Slurm 22.05.8, 24.11.5 and 26.05.5; each constant says so in simulation/site.py.
 """
@@ -12,9 +13,11 @@ The habits are those measured on Slurm 22.05.8, 24.11.5 and 26.05.5; each consta
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from outerloop.compute.jobids import array_id, task_id
 from outerloop.compute.protocol import (
     Accepted,
     History,
@@ -54,8 +57,6 @@ class Simulated:
     """A cluster of `site` on `clock`; `work` says what a script does. The same seed and calls give the same answers."""
 
     name = "simulated"
-    arrays = False
-    """What is simulated is what single jobs do; the same work as an array would start and end alike."""
 
     def __init__(self, site: Site, clock: Clock, work: Work, *, seed: int = 0, faults: Faults | None = None) -> None:
         self.site = site
@@ -63,6 +64,8 @@ class Simulated:
         self.work = work
         self.faults = faults or Faults()
         self.jobs: dict[str, Job] = {}
+        self.tasks: dict[str, tuple[str, ...]] = {}
+        """Ids of the tasks of each array."""
         self.scheduler = Scheduler(site)
         self.now = clock.seconds
         """The instant that is being simulated; the clock follows at the end of `advance`."""
@@ -73,24 +76,40 @@ class Simulated:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._pass_at: float | None = None
-        self._inbox: list[JobSpec] = []
+        self._inbox: list[tuple[JobSpec, int | None]] = []
+        self._numbers = itertools.count(FIRST_JOB)
         self._partitions = {p.name: p for p in site.partitions}
 
     # -- the protocol
 
+    @property
+    def arrays(self) -> bool:
+        return self.site.max_array_size > 0
+
     def submit(self, job: JobSpec) -> SubmitOutcome:
+        return self._request(job, None)
+
+    def submit_array(self, job: JobSpec, count: int, throttle: int | None) -> SubmitOutcome:
+        if not self.arrays:
+            return Refused("Array", When.CONFIG, f"{job.name}: this site takes single jobs, not {count} at once")
+        if throttle is not None:
+            return Refused("Array", When.CONFIG, f"{job.name}: throttled arrays are not simulated")
+        return self._request(job, count)
+
+    def _request(self, job: JobSpec, count: int | None) -> SubmitOutcome:
+        """One submission on its way to the controller, of a job or of an array of `count` tasks."""
         self._catch_up()
         faults = self.faults
         if faults.controller_down:
             if faults.stopped:
-                self._inbox.append(job)
+                self._inbox.append((job, count))
                 return Unknown("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
             return Refused("ControllerDown", When.LATER, "Unable to contact slurm controller (connect failure)")
         match faults.replies.popleft() if faults.replies else "":
             case "lost-before":
                 return Unknown("timed out before the request arrived")
             case "lost-after":
-                self._take(job)
+                self._take(job, count)
                 return Unknown("timed out before the reply arrived")
             case "full":
                 return Refused("AssocMaxSubmitJobLimit", When.LATER, "AssocMaxSubmitJobLimit")
@@ -98,13 +117,7 @@ class Simulated:
                 return Refused("QOSMaxWallDurationPerJobLimit", When.NEVER, "QOSMaxWallDurationPerJobLimit")
             case "down":
                 return Refused("ControllerDown", When.LATER, "Unable to contact slurm controller (connect failure)")
-        return self._take(job)
-
-    def submit_array(self, job: JobSpec, count: int, throttle: int | None) -> SubmitOutcome:
-        """Always refused: `arrays` says that single jobs are to be submitted instead."""
-        return Refused(
-            "Array", When.CONFIG, f"{job.name}: the simulated cluster takes single jobs, not {count} at once"
-        )
+        return self._take(job, count)
 
     def listing(self) -> Listing | NoAnswer:
         self._catch_up()
@@ -123,11 +136,12 @@ class Simulated:
         upto = self.now - self.site.accounting_lag
         rows: list[JobRow] = []
         for job in self.jobs.values():
-            if job.accounted and (job.job_id in wanted or job.spec.name in called):
+            by_id = job.job_id in wanted or array_id(job.job_id) in wanted
+            if job.accounted and (by_id or job.spec.name in called):
                 row = as_accounted(job, upto)
                 if row is None or (row.ended is not None and row.ended < since):
                     continue
-                if job.job_id in wanted or row.state is not JobState.PENDING or row.reason not in NEVER_BY_NAME:
+                if by_id or row.state is not JobState.PENDING or row.reason not in NEVER_BY_NAME:
                     rows.append(row)
         return History(tuple(rows))
 
@@ -136,8 +150,9 @@ class Simulated:
         if self.faults.controller_down:
             return NoAnswer("scancel: error: Unable to contact slurm controller")
         if not self.faults.cancels_lost:
-            for job_id in ids:
-                self.cancel_by(job_id, self.site.uid)
+            for asked in ids:
+                for job_id in self.tasks.get(asked, (asked,)):
+                    self.cancel_by(job_id, self.site.uid)
         return None
 
     def limits(self) -> SiteLimits | NoAnswer:
@@ -146,6 +161,7 @@ class Simulated:
         return SiteLimits(
             version=self.site.version,
             cluster="simulated",
+            max_array_size=self.site.max_array_size or None,
             min_job_age_seconds=int(self.site.min_job_age),
             kill_wait_seconds=int(self.site.kill_wait),
             preempt_mode=self.site.preempt_mode,
@@ -250,8 +266,8 @@ class Simulated:
         """A controller that was stopped goes on: submissions that arrived meanwhile are taken now."""
         self._catch_up()
         self.faults.controller_down = self.faults.stopped = False
-        for job in self._inbox:
-            self._take(job)
+        for job, count in self._inbox:
+            self._take(job, count)
         self._inbox.clear()
 
     @property
@@ -261,43 +277,62 @@ class Simulated:
 
     # -- inside
 
-    def _take(self, spec: JobSpec) -> SubmitOutcome:
-        """Accept or refuse a submission that arrived."""
+    def _take(self, spec: JobSpec, count: int | None = None) -> SubmitOutcome:
+        """Accept or refuse a submission that arrived; an array is taken whole or not at all."""
         site = self.site
         partition = self._partitions.get(spec.lane.partition)
         if partition is None:
             return Refused("InvalidPartition", When.NEVER, f"invalid partition specified: {spec.lane.partition}")
-        if site.max_submit_jobs is not None and self._live >= site.max_submit_jobs:
+        if count is not None and count > site.max_array_size:
+            return Refused("ArraySize", When.LATER, "Invalid job array specification")
+        if site.max_submit_jobs is not None and self._live + (count or 1) > site.max_submit_jobs:
             return Refused("AssocMaxSubmitJobLimit", When.LATER, "AssocMaxSubmitJobLimit")
         too_long = partition.max_minutes is not None and spec.minutes > partition.max_minutes
         if too_long and site.enforce_limits:
             return Refused("TimeLimit", When.NEVER, "Requested time limit is invalid")
-        unknown = [i for i in spec.after if i not in self.jobs or self._is_purged(self.jobs[i])]
+        known = {i: self._still_known(i) for i in spec.after}
+        unknown = [i for i, jobs in known.items() if not jobs]
         if unknown and site.unknown_dependency == "refused":
             return Refused("Dependency", When.LATER, "Job dependency problem")
-        number = FIRST_JOB + len(self.jobs)
-        job = Job(str(number), number, spec, self.now)
+        number = next(self._numbers)
+        awaited = [job for jobs in known.values() for job in jobs if not job.gone]
+        names = [str(number)] if count is None else [task_id(str(number), task) for task in range(count)]
+        if count is not None:
+            self.tasks[str(number)] = tuple(names)
+        fits = True
+        for name in names:
+            fits = self._enter(Job(name, number, spec, self.now), awaited, partition, too_long)
+        if not fits:
+            return Refused("BadConstraints", When.NEVER, "Requested node configuration is not available")
+        return Accepted(str(number))
+
+    def _enter(self, job: Job, awaited: Sequence[Job], partition: Partition, too_long: bool) -> bool:
+        """One job, or one task, begins to pend. False when no node can ever have it."""
+        spec = job.spec
         self.jobs[job.job_id] = self._listed[job.job_id] = job
         self._live += 1
         if not self.scheduler.could_ever(job) or (partition.max_nodes or spec.nodes) < spec.nodes:
             # The refusal leaves a record with the job's name behind (measured on all three majors).
             job.reason = "BadConstraints"
             self._end(job, JobState.FAILED, exit_code=1)
-            return Refused("BadConstraints", When.NEVER, "Requested node configuration is not available")
+            return False
         if too_long:
             job.held, job.reason = True, "PartitionTimeLimit"
-        awaited = [] if unknown == list(spec.after) else [i for i in spec.after if i not in unknown]
-        for job_id in awaited:
-            if not self.jobs[job_id].gone:
-                job.waits_for += 1
-                self._dependents.setdefault(job_id, []).append(job)
+        for other in awaited:
+            job.waits_for += 1
+            self._dependents.setdefault(other.job_id, []).append(job)
         job.begin = self.now + (spec.begin_seconds or 0)
         if job.waits_for:
             job.reason = "Dependency"
         else:
             self._offer(job)
         job.note(self.now)
-        return Accepted(job.job_id)
+        return True
+
+    def _still_known(self, job_id: str) -> list[Job]:
+        """The jobs behind an id that a dependency names, an array's tasks one by one; none when it was purged."""
+        named = [self.jobs[i] for i in self.tasks.get(job_id, (job_id,)) if i in self.jobs]
+        return [job for job in named if not self._is_purged(job)]
 
     def _offer(self, job: Job) -> None:
         """Hand a pending job to the scheduler when its time has come."""
@@ -335,6 +370,8 @@ class Simulated:
         job.note(self.now)
         outcome = self.work(Execution(job.job_id, job.restarts, job.nodes[0].name, self.now, job.spec))
         job.outcome = outcome
+        for seconds, step in outcome.steps:
+            self._later(seconds, job, step)
         limit = -(-job.spec.minutes // 1) * 60 + self._random.uniform(*TIMEOUT_SLACK_SECONDS)
         if outcome.seconds <= limit:
             self._later(outcome.seconds, job, lambda: self._exit(job, outcome))
@@ -375,6 +412,9 @@ class Simulated:
         def finish() -> None:
             outcome.finish(ended)
 
+        for seconds, step in outcome.steps:
+            if started + seconds > self.now:
+                self.at(started + seconds, step)
         self.at(ended, finish)
 
     def _later(self, seconds: float, job: Job, happen: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ it ends as it would have without faults).
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,10 @@ Verdicts = dict[str, tuple[str | None, str | None]]
 
 
 def play(world: World, seed: int, calm: Verdicts) -> None:
-    """One schedule from `seed`. Raises AssertionError with the seed, the steps and what was found."""
+    """One schedule from `seed`; `calm` is filled as far as it is needed.
+
+    Raises AssertionError with the seed, the steps and what was found.
+    """
     try:
         _Schedule(world, seed).play(calm)
     except Exception as error:
@@ -48,13 +52,19 @@ class _Schedule:
             "preempt_mode": rng.choice(("REQUEUE", "CANCEL")),
             "unknown_dependency": rng.choice(("satisfied", "satisfied", "refused")),
             "max_submit_jobs": rng.choice((None, None, 3)),
+            "max_array_size": rng.choice((0, 1000, 1000, 4)),
         }
-        self.candidates = rng.sample(list(CANDIDATES), rng.randint(1, 2))
+        # Ten measures at once cost several times what two do.
+        flavour = rng.choices(list(CANDIDATES), (6, 3, 2, 2))[0]
+        self.candidates = rng.sample(list(CANDIDATES[flavour]), rng.randint(1, 2))
         self.seconds = rng.choice(DURATIONS)
         self.steps = rng.randint(6, 16)
 
     def play(self, calm: Verdicts) -> None:
         world, rng = self.world, self.random
+        for candidate in self.candidates:
+            if candidate not in calm:
+                calm[candidate] = calm_verdict(world, candidate)
         world.begin(self.seed, **self.site)
         world.nodes.seconds = self.seconds
         world.log.append(f"site {self.site}, measures of {self.seconds:g} s")
@@ -93,6 +103,7 @@ class _Schedule:
             (self._submit, 8),
             (self._resume, 6),
             (self._job_fault, 10),
+            (self._array_fault, 3),
             (self._node_fault, 4),
             (self._outage, 10),
             (self._reply, 6),
@@ -169,6 +180,29 @@ class _Schedule:
             world.log.append(f"{name}: job {job}")
             act(job)
 
+    def _array_fault(self) -> None:
+        """All tasks of an array at once: gone without a trace, cancelled, or their site's caps cut in two."""
+        world, rng = self.world, self.random
+        site = world.cluster.site
+        if rng.random() < 0.4:
+            caps = {"max_submit_jobs": (site.max_submit_jobs or 8) // 2, "max_array_size": site.max_array_size // 2}
+            changed = {name: cap for name, cap in caps.items() if cap >= 2 and rng.random() < 0.5}
+            world.log.append(f"caps halve: {changed}")
+            world.cluster.site = dataclasses.replace(site, **changed)
+            return
+        if not world.cluster.tasks:
+            return
+        whole, tasks = rng.choice(list(world.cluster.tasks.items()))
+        kind = rng.choice(("lost", "cancelled by the system", "preempted"))
+        world.log.append(f"array {whole}: {kind}")
+        for task in tasks:
+            if kind == "lost":
+                world.cluster.lose(task)
+            elif kind == "preempted":
+                world.cluster.preempt(task)
+            else:
+                world.cluster.cancel_by(task, "0")
+
     def _node_fault(self) -> None:
         world, rng = self.world, self.random
         name, free = rng.choice(list(world.cluster.scheduler.free.items()))
@@ -210,14 +244,16 @@ class _Schedule:
         self.world.nodes.mishaps.append(mishap)
 
 
+def calm_verdict(world: World, candidate: str) -> tuple[str | None, str | None]:
+    """What becomes of a candidate when nothing goes wrong, by ticks alone, each measure in a job of its own."""
+    world.begin(0)
+    world.submit(candidate)
+    world.settle()
+    run = world.runs()[candidate]
+    assert run.state == "ended", world.describe()
+    return run.verdict, run.verdict_reason
+
+
 def calm_verdicts(world: World) -> Verdicts:
-    """What becomes of each candidate when nothing goes wrong, by ticks alone."""
-    found: Verdicts = {}
-    for candidate in CANDIDATES:
-        world.begin(0)
-        world.submit(candidate)
-        world.settle()
-        run = world.runs()[candidate]
-        assert run.state == "ended", world.describe()
-        found[candidate] = (run.verdict, run.verdict_reason)
-    return found
+    """The same of every candidate of every flavour."""
+    return {name: calm_verdict(world, name) for names in CANDIDATES.values() for name in names}

@@ -30,6 +30,7 @@ seed_env = "BENCH_SEED"
 minutes = 3
 min_delta = 0.5
 suite = ["size"]
+{more}
 
 [[benchmarks]]
 name = "size"
@@ -38,14 +39,23 @@ metric = "bytes"
 direction = "min"
 deterministic = true
 minutes = 3
-regression = { free = 0.0, max = 0.1 }
+regression = {{ free = 0.0, max = 0.1 }}
 
 [scope]
 allowed = ["src/"]
 shared = ["src/shared/"]
 """
 
-BASE = {".outerloop.toml": CONTRACT, "bench.sh": "exit 0\n", "src/cost": "10\n", "src/shared/bytes": "100\n"}
+FLAVOURS = {
+    "": "",
+    "pairs": 'rule = { kind = "paired", pairs = 5 }',
+    "packed": 'rule = { kind = "paired", pairs = 5 }\npack = 3',
+    "side-by-side": "colocate = true",
+}
+"""Contracts by the branch that has them: one pair, ten measures that become ready together, the same three to a job,
+and both sides of a pair in one job."""
+
+BASE = {"bench.sh": "exit 0\n", "src/cost": "10\n", "src/shared/bytes": "100\n"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Behaviour:
     exit_code: int = 0
 
 
-CANDIDATES: dict[str, tuple[dict[str, str], Behaviour]] = {
+KINDS: dict[str, tuple[dict[str, str], Behaviour]] = {
     "better": ({"src/cost": "8\n"}, Behaviour(8, 100)),
     "worse": ({"src/cost": "12\n"}, Behaviour(12, 100)),
     "failing": ({"src/cost": "7\n", "src/extra": "exit 3\n"}, Behaviour(7, 100, exit_code=3)),
@@ -65,6 +75,8 @@ CANDIDATES: dict[str, tuple[dict[str, str], Behaviour]] = {
 }
 """One that wins, and three that lose on the metric, by their own failure and on a sibling: their verdicts do not
 depend on whether the winner was crowned before them."""
+CANDIDATES = {flavour: {f"{kind}-{flavour}".rstrip("-"): kind for kind in KINDS} for flavour in FLAVOURS}
+"""Names of the candidates of each flavour, and the kind that each is."""
 
 
 @dataclass
@@ -86,17 +98,23 @@ def make_target(folder: Path, settings: Settings, root: StateRoot, patch: pytest
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    stream = _commit("main", BASE, "")
-    for name, (files, _behaviour) in CANDIDATES.items():
-        stream += _commit(name, files, "refs/heads/main")
-    git("init", "-q", "-b", "main")
+    stream = ""
+    for flavour, more in FLAVOURS.items():
+        base = f"base-{flavour}".rstrip("-")
+        stream += _commit(base, {".outerloop.toml": CONTRACT.format(more=more), **BASE}, "")
+        for name, kind in CANDIDATES[flavour].items():
+            stream += _commit(name, KINDS[kind][0], f"refs/heads/{base}")
+    git("init", "-q", "-b", "base")
     git("fast-import", "--quiet", data=stream)
-    requests = {
-        name: prepare_climb(settings, root, repository=repo, benchmark="speed", base="main", candidate=name).request
-        for name in CANDIDATES
-    }
-    behaviours = {git("rev-parse", f"{name}^{{tree}}"): behaviour for name, (_f, behaviour) in CANDIDATES.items()}
-    behaviours[git("rev-parse", "main^{tree}")] = Behaviour(10, 100)
+    requests: dict[str, ClimbRequest] = {}
+    behaviours: dict[str, Behaviour] = {}
+    for flavour in FLAVOURS:
+        base = f"base-{flavour}".rstrip("-")
+        behaviours[git("rev-parse", f"{base}^{{tree}}")] = Behaviour(10, 100)
+        for name, kind in CANDIDATES[flavour].items():
+            prepared = prepare_climb(settings, root, repository=repo, benchmark="speed", base=base, candidate=name)
+            requests[name] = prepared.request
+            behaviours[git("rev-parse", f"{name}^{{tree}}")] = KINDS[kind][1]
     for method in ("tree", "blob", "changes", "has"):
         patch.setattr(Mirror, method, _remembered(getattr(Mirror, method)))
     return Target(requests, behaviours)

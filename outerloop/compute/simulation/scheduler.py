@@ -67,8 +67,8 @@ class Scheduler:
         while heads:
             _number, shape = heapq.heappop(heads)
             queue = self._queues[shape]
-            while queue and queue[0].state is not JobState.PENDING:
-                queue.popleft()
+            while queue and (queue[0].held or queue[0].state is not JobState.PENDING):
+                queue.popleft()  # a held job keeps its reason, whatever is free
             if not queue:
                 continue
             job = queue[0]

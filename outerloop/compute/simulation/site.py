@@ -69,6 +69,8 @@ class Site:
     """Pending and running jobs of one user (MaxSubmitJobsPerUser)."""
     max_running_jobs: int | None = None
     """Running jobs of one user (MaxJobsPerUser)."""
+    max_array_size: int = 0
+    """Tasks that one array may have; 0 for a site without arrays."""
     enforce_limits: bool = True
     """EnforcePartLimits: whether a walltime above the partition's is refused, or pends for ever."""
     preempt_mode: Literal["REQUEUE", "CANCEL"] = "REQUEUE"
@@ -107,6 +109,8 @@ class Outcome:
 
     seconds: float
     finish: Callable[[float], int] = field(default=lambda ended: 0)
+    steps: tuple[tuple[float, Callable[[], None]], ...] = ()
+    """What it does on the way: (seconds after its start, the doing). What comes after a kill stays undone."""
     out_of_memory: bool = False
 
 

@@ -245,3 +245,114 @@ def test_excluded_nodes_are_avoided() -> None:
     rig.job(exclude=("node0001",))
     rig.cluster.advance(1)
     assert rig.ran[0].node == "node0002"
+
+
+def test_a_job_held_in_a_full_queue_keeps_the_reason_and_lets_others_pass() -> None:
+    """Found by a random schedule: the next look at the queue said Resources of a held job, for ever."""
+    rig = Rig(cpus=1)
+    first, held, third = rig.job(), rig.job(), rig.job()
+    rig.cluster.advance(1)
+    rig.cluster.hold(held)
+    rig.job()  # and the queue is looked at again
+    rig.cluster.advance(1)
+    listing = rig.cluster.listing()
+    assert isinstance(listing, Listing) and listing.by_id()[held].reason == "JobHeldAdmin"
+    rig.cluster.advance(25)
+    assert [rig.state(job) for job in (first, held, third)] == [
+        JobState.COMPLETED,
+        JobState.PENDING,
+        JobState.COMPLETED,
+    ]
+    listing = rig.cluster.listing()
+    assert isinstance(listing, Listing) and listing.by_id()[held].reason == "JobHeldAdmin"
+
+
+# -- arrays
+
+
+def array(rig: Rig, count: int, name: str = "a", **changed: Any) -> Any:
+    here = Path("/x")
+    facts: dict[str, Any] = {"minutes": 5.0, "lane": LANE, **changed}
+    return rig.cluster.submit_array(JobSpec(name=name, script=here, log=here, workdir=here, **facts), count, None)
+
+
+def test_an_arrays_tasks_start_end_and_are_forgotten_one_by_one() -> None:
+    rig = Rig(max_array_size=10, min_job_age=15.0, accounting_lag=0.0)
+    accepted = array(rig, 3)
+    assert isinstance(accepted, Accepted)
+    tasks = [f"{accepted.job_id}_{task}" for task in range(3)]
+    rig.cluster.advance(1)
+    assert [rig.state(task) for task in tasks] == [JobState.RUNNING, JobState.RUNNING, JobState.PENDING]
+    assert {run.spec.name for run in rig.ran} == {"a"}
+    rig.cluster.advance(11)
+    assert [rig.state(task) for task in tasks] == [JobState.COMPLETED, JobState.COMPLETED, JobState.RUNNING]
+    rig.cluster.advance(15)
+    assert [rig.state(task) for task in tasks] == [None, None, JobState.COMPLETED]
+    assert set(rig.accounted(accepted.job_id)) == set(tasks), "an array's id covers its tasks"
+    assert set(rig.accounted(tasks[1])) == {tasks[1]}
+    assert set(rig.accounted(names=("a",))) == set(tasks)
+
+
+def test_a_dependency_on_an_array_waits_for_all_of_it_and_one_on_a_task_for_that_task() -> None:
+    rig = Rig(cpus=1, max_array_size=10)
+    first = array(rig, 2)
+    whole, second = rig.job("whole", after=(first.job_id,)), rig.job("second", after=(f"{first.job_id}_0",))
+    rig.cluster.advance(11.5)
+    assert (rig.state(whole), rig.cluster.jobs[second].waits_for) == (JobState.PENDING, 0)
+    assert rig.cluster.jobs[whole].waits_for == 1
+    rig.cluster.advance(30)
+    assert rig.state(whole) is JobState.COMPLETED
+
+
+def test_an_array_is_taken_whole_or_not_at_all() -> None:
+    rig = Rig(max_array_size=4, max_submit_jobs=5)
+    assert array(rig, 5) == Refused("ArraySize", When.LATER, "Invalid job array specification")
+    assert isinstance(array(rig, 3), Accepted)
+    assert array(rig, 3) == Refused("AssocMaxSubmitJobLimit", When.LATER, "AssocMaxSubmitJobLimit")
+    assert rig.cluster.live == 3 and len(rig.cluster.jobs) == 3
+    assert isinstance(array(rig, 2), Accepted)
+
+
+def test_a_task_can_be_cancelled_alone_and_an_array_at_once() -> None:
+    rig = Rig(max_array_size=10)
+    accepted = array(rig, 4)
+    rig.cluster.cancel([f"{accepted.job_id}_1"])
+    assert [j.state for j in rig.cluster.jobs.values()].count(JobState.CANCELLED) == 1
+    rig.cluster.cancel([accepted.job_id])
+    assert {j.state for j in rig.cluster.jobs.values()} == {JobState.CANCELLED}
+
+
+def test_an_array_whose_reply_was_lost_is_there() -> None:
+    rig = Rig(max_array_size=10)
+    rig.cluster.faults.replies += ["lost-before", "lost-after"]
+    assert isinstance(array(rig, 2, "gone"), Unknown) and isinstance(array(rig, 2, "there"), Unknown)
+    listing = rig.cluster.listing()
+    assert isinstance(listing, Listing) and [row.name for row in listing.jobs] == ["there", "there"]
+
+
+def test_a_site_without_arrays_says_so() -> None:
+    rig = Rig()
+    assert not rig.cluster.arrays
+    refused = array(rig, 2)
+    assert isinstance(refused, Refused) and refused.when is When.CONFIG
+
+
+# -- steps
+
+
+@pytest.mark.parametrize("zombies", [False, True])
+def test_what_a_script_does_on_the_way_ends_with_it_unless_its_processes_live_on(zombies: bool) -> None:
+    rig = Rig()
+    done: list[str] = []
+
+    def work(run: Execution) -> Outcome:
+        rig.ran.append(run)
+        return Outcome(10.0, steps=((2.0, lambda: done.append("early")), (6.0, lambda: done.append("late"))))
+
+    rig.cluster.work = work
+    rig.job()
+    rig.cluster.advance(4)
+    assert done == ["early"]
+    rig.cluster.fail_node("node0001", zombies=zombies)
+    rig.cluster.advance(20)
+    assert done == (["early", "late"] if zombies else ["early"])
