@@ -21,7 +21,8 @@ HEADER = """\
 
 Every command has `--help`. Commands that show something take `--json`. Runs are named by their id or the beginning
 of one that fits no other. Output is plain text of at most 80 columns when it goes to a pipe; on a terminal `NO_COLOR`
-turns colours off.
+turns colours off. Errors are folded at the terminal's width; in a pipe or a file each problem is one line, however
+long, so that a script finds it with `grep`.
 
 ## Settings
 
@@ -47,7 +48,7 @@ _MEANINGS = {
     ExitCode.UNEXPECTED: "unexpected: a defect of outerloop, or a verdict that does not agree with its slots",
     ExitCode.BAD_INPUT: "usage or bad input: options, settings, contract; `doctor` found something to repair",
     ExitCode.REFUSED: "refused: scope, budget, lane, what a service does not take; a run that is blocked as soon as it"
-    " is submitted",
+    " is submitted; what `pause`, `resume`, `cancel` and `retry` can't do to a run as it stands",
     ExitCode.RECORD_UNAVAILABLE: "the record (database) is unavailable",
     ExitCode.NO_CLUSTER: "the cluster gave no answer",
     ExitCode.NO_SPACE: "no disk space",

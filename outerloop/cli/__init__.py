@@ -6,6 +6,7 @@ below has each command's place and one line of help, and a test compares it with
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -80,10 +81,17 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; trouble that has a sentence and a code leaves as one, wherever in the command it began."""
-        from outerloop.cli.errors import explained
+        import shutil
 
-        with explained():
-            return super().invoke(ctx)
+        from outerloop.cli.errors import explained, fold
+
+        try:
+            with explained():
+                return super().invoke(ctx)
+        except click.ClickException as error:
+            if sys.stderr.isatty():
+                fold(error, shutil.get_terminal_size().columns)
+            raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -8,7 +8,8 @@ site's trouble show a message without a traceback; only a defect of ours shows o
 | 0 | done |
 | 1 | unexpected: a defect of outerloop |
 | 2 | usage or bad input: options, settings, contract |
-| 3 | refused: scope, budget, lane, what a service does not take; a run that is blocked as soon as it is submitted |
+| 3 | refused: scope, budget, lane, what a service does not take; a run that is blocked at once; what an operator's
+      command can't do to a run as it stands |
 | 4 | the record (database) is unavailable |
 | 5 | the cluster gave no answer |
 | 6 | no disk space |
@@ -75,6 +76,9 @@ _CODES: dict[tuple[str, str], ExitCode] = {
 }
 """Module and name of each exception class that has a code. Names, so that nothing is imported to print a help text."""
 
+_NARROWEST = 40
+"""Columns below which folding makes a message harder to read, not easier."""
+
 _FIRST_LINE_ONLY = ("sqlalchemy.exc", "psycopg")
 """Their messages go on with the statement and its parameters, which are no help to a person."""
 
@@ -84,6 +88,30 @@ _TELL_OF_DISKS = ("outerloop.", "sqlalchemy.exc", "psycopg")
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def fold(error: click.ClickException, width: int) -> None:
+    """Make an error show itself in lines of at most `width` columns; paths and other long words stay whole.
+
+    Each line of a message is a problem of its own; what does not fit goes on below it, indented.
+    """
+    import textwrap
+
+    prefix = len("Error: ")
+    lines = []
+    for number, line in enumerate(error.format_message().splitlines()):
+        indent = " " * (len(line) - len(line.lstrip()))
+        wrapped = textwrap.wrap(
+            line.strip(),
+            max(width, _NARROWEST),
+            initial_indent=" " * prefix if number == 0 else indent,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+        lines += [wrapped[0][prefix:] if number == 0 else wrapped[0], *wrapped[1:]]
+    text = "\n".join(lines)
+    setattr(error, "format_message", lambda: text)  # noqa: B010 - of this error alone, not of its class
 
 
 def translate(error: BaseException) -> CliError | None:

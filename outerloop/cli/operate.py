@@ -19,6 +19,7 @@ from outerloop.cli.numbers import MOST_DAYS, MOST_SECONDS, Number, Whole
 
 if TYPE_CHECKING:
     from outerloop.controller.deployment import Deployment
+    from outerloop.controller.evidence import Verified
 
 NO_ANSWER_TEXT = "the queue did not answer; nothing was concluded from that, the next tick looks again"
 
@@ -156,7 +157,11 @@ def wake(run: str, number: int | None) -> None:
     click.get_current_context().exit(int(ExitCode.UNEXPECTED if report.broken else ExitCode.OK))
 
 
-@click.command("cancel", help="End RUN; its jobs go too unless another run wants them.")
+@click.command(
+    "cancel",
+    help="End RUN; its jobs go too unless another run wants them. Cancelling twice changes nothing and exits with 0, a"
+    " run that ended otherwise is refused (3).",
+)
 @click.argument("run")
 @click.option("--why", default="cancelled by its owner", show_default=True, help="Recorded with the cancel.")
 def cancel(run: str, why: str) -> None:
@@ -173,15 +178,21 @@ def cancel(run: str, why: str) -> None:
         found = find_run(deployment, run)
         if found.kind == "campaign":
             raise CliError(f"run {found.id} is a campaign: outerloop campaign cancel {found.id}", ExitCode.REFUSED)
+        before = found.verdict == "cancelled"
         try:
             told = end(deployment, found.id, why)
         except OperatorError as error:
             raise CliError(str(error), ExitCode.REFUSED) from error
-        say(f"run {found.id}: cancelled ({why})")
+        said = f"was cancelled before ({found.sentence}); nothing was changed" if before else f"cancelled ({why})"
+        say(f"run {found.id}: {said}")
         notes(told)
 
 
-@click.command("pause", help="Submit nothing new for each RUN; jobs that are out go on, and their results count.")
+@click.command(
+    "pause",
+    help="Submit nothing new for each RUN; jobs that are out go on, and their results count. Pausing twice changes"
+    " nothing and exits with 0; a run that has ended is refused (3), the others are paused all the same.",
+)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option("--why", default="paused by its owner", show_default=True, help="Recorded with the pause.")
 def pause(runs: tuple[str, ...], why: str) -> None:
@@ -190,7 +201,11 @@ def pause(runs: tuple[str, ...], why: str) -> None:
     _for_each(runs, lambda deployment, run_id: hold(deployment, run_id, why))
 
 
-@click.command("resume", help="Go on with each paused RUN.")
+@click.command(
+    "resume",
+    help="Go on with each paused RUN. A run that is not paused or has ended is refused (3), the others go on all the"
+    " same.",
+)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 def resume(runs: tuple[str, ...]) -> None:
     from outerloop.controller.operate import resume as go_on
@@ -240,27 +255,20 @@ def retry(what: str) -> None:
 
 @click.command(
     "verify",
-    help="Recompute RUN's verdict from its slots alone and compare it with the record. RUN may be a file that"
-    " `outerloop archive` wrote; then nothing else is needed.",
+    help="Recompute RUN's verdict from its slots alone and compare it with the ledger, and with the record where it"
+    " can be read. RUN may be a file that `outerloop archive` wrote; then nothing else is needed.",
 )
 @click.argument("run")
 @json_option
 def verify(run: str, as_json: bool) -> None:
-    from outerloop.controller.evidence import verify as recompute
-    from outerloop.controller.operate import find_run
-
-    from_archive = Path(run).is_file()
-    if from_archive:
+    if Path(run).is_file():
         from outerloop.cli.archive import verify_archive
 
-        result = verify_archive(Path(run))
+        result, compared, why = verify_archive(Path(run)), "ledger", ""
     else:
-        with opened() as deployment:
-            found = find_run(deployment, run)
-            try:
-                result = recompute(deployment.context, found.id, found.evidence, record=deployment.record)
-            except ValueError as error:
-                raise CliError(f"run {found.id} cannot be read from disk: {error}", ExitCode.NOT_FOUND) from error
+        with explained():
+            result, why = _verified(run)
+        compared = "ledger" if why else "record"
     if as_json:
         emit_json(
             {
@@ -269,6 +277,7 @@ def verify(run: str, as_json: bool) -> None:
                 "recorded": result.recorded,
                 "recomputed": result.recomputed,
                 "differences": list(result.differences),
+                "compared_with": compared,
             }
         )
     else:
@@ -276,10 +285,42 @@ def verify(run: str, as_json: bool) -> None:
         say(str(result.recomputed), prefix="recomputed  ")
         for difference in result.differences:
             say(difference, prefix="differs: ")
-        told = "ledger" if from_archive else "record"
-        click.echo(f"The slots and the {told} {'agree' if result.agrees else 'DISAGREE'}.")
+        click.echo(f"The slots and the {compared} {'agree' if result.agrees else 'DISAGREE'}.")
+    if why:
+        notes([f"not compared with the record: {why}"])
     if not result.agrees:
         click.get_current_context().exit(int(ExitCode.UNEXPECTED))
+
+
+def _verified(name: str) -> tuple[Verified, str]:
+    """A run recomputed from disk, which is only read; and why the record was not asked, or "" where it was."""
+    from outerloop.cli.reading import reading
+    from outerloop.cli.service_client import refuse_submitters
+    from outerloop.controller.archive import StateFolder, find_on_disk
+    from outerloop.controller.evidence import verify as recompute
+    from outerloop.controller.operate import find_run
+    from outerloop.slots import StateRoot
+
+    settings = the_settings()
+    refuse_submitters(settings)
+    root = StateRoot(settings.state)
+    run_id = name
+    try:
+        try:
+            with reading() as reader:
+                found = find_run(reader, name)
+                run_id = found.id
+                return recompute(StateFolder(root), run_id, found.evidence, record=reader.record), ""
+        except CliError as error:
+            if error.exit_code not in {ExitCode.RECORD_UNAVAILABLE, ExitCode.NO_ACCESS, ExitCode.NOT_FOUND}:
+                raise
+            try:
+                run_id = find_on_disk(root, name)
+            except LookupError:
+                raise error from None
+            return recompute(StateFolder(root), run_id), error.message
+    except (LookupError, ValueError) as error:
+        raise CliError(f"run {run_id} cannot be read from disk: {error}", ExitCode.NOT_FOUND) from error
 
 
 @click.command(

@@ -339,6 +339,7 @@ def strategy_of(path: Path, command: tuple[str, ...], candidate: str | None, fra
                 raise CliError("the report does not say what to run: add `-- python train.py …`")
             fields |= {"command": command, "framework": framework}
         else:
+            _refuse_parts_of_reports(path, data)
             if candidate is not None:
                 raise CliError(f"{path} is one strategy plan and has no candidates")
             fields = data | ({"command": command} if command else {})
@@ -347,6 +348,27 @@ def strategy_of(path: Path, command: tuple[str, ...], candidate: str | None, fra
         model = PlanReport if "candidates" in data else StrategyPlan
         told = [Problem(0, *translate(item, model)).text(str(path)) for item in error.errors(include_url=False)]
         raise CliError("\n".join(dict.fromkeys(told))) from None
+
+
+def _refuse_parts_of_reports(path: Path, data: dict[str, Any]) -> None:
+    """Raise CliError for a piece of a report: naming each of its keys as unknown would help nobody."""
+    from outerloop.planner import PlanReport
+    from outerloop.planner.report import Candidate
+    from outerloop.strategies import StrategyPlan
+
+    ours = set(StrategyPlan.model_fields)
+    of_report = sorted(set(data) & (set(PlanReport.model_fields) - ours))
+    of_candidate = sorted(set(data) & (set(Candidate.model_fields) - ours))
+    if of_report and "family" not in data:
+        raise CliError(
+            f"{path}: it has {', '.join(of_report)} of a report of `outerloop plan --json`, but no candidates:"
+            " hand over the report as it was printed"
+        )
+    if "status" in of_candidate or "name" in of_candidate:
+        raise CliError(
+            f"{path}: this is one candidate of a report of `outerloop plan --json` ({', '.join(of_candidate[:4])}, …):"
+            " hand over the whole report, and name the candidate if it is not the selected one"
+        )
 
 
 def _fields_of_report(path: Path, data: dict[str, Any], candidate: str | None) -> dict[str, Any]:

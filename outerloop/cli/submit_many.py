@@ -142,10 +142,25 @@ def _enter_all(
 def _advance_all(deployment: Deployment, ready: list[tuple[Named, Prepared]], runs: dict[str, str]) -> None:
     from outerloop.controller.advance import advance
 
-    said: list[str] = [note for _named, item in ready for note in item.notes]
-    for run_id in dict.fromkeys(runs.values()):
-        said += advance(deployment, run_id).notes
+    said = _remarks(ready)
+    first: dict[str, str] = {}
+    for revision, run_id in runs.items():
+        first.setdefault(run_id, revision)
+    for run_id, revision in first.items():
+        said += [f"{revision}: {note}" for note in advance(deployment, run_id).notes]
     notes([*said, *deployment.notes])
+
+
+def _remarks(ready: list[tuple[Named, Prepared]]) -> list[str]:
+    """What there is to know of the candidates, each with its name; what is true of all of them is said once."""
+    about: dict[str, list[str]] = {}
+    for named, item in ready:
+        for note in item.notes:
+            about.setdefault(note, []).append(named.revision)
+    return [
+        note if len(names) == len(ready) and len(ready) > 1 else f"{', '.join(names)}: {note}"
+        for note, names in about.items()
+    ]
 
 
 def _report(
@@ -193,6 +208,7 @@ def _show(ready: list[tuple[Named, Prepared]], as_json: bool) -> None:
                     "also": list(named.also),
                     "request": item.request.to_json(),
                     "scope_problems": [vars(problem) for problem in item.problems],
+                    "notes": list(item.notes),
                 }
                 for named, item in ready
             ]
@@ -205,4 +221,5 @@ def _show(ready: list[tuple[Named, Prepared]], as_json: bool) -> None:
         click.echo(f"  {named.commit[:12]}  {named.revision}{told}")
         for other in named.also:
             click.echo(f"{'':16}{other}: the same tree")
+    notes(_remarks(ready))
     click.echo("Dry run: nothing was submitted.")

@@ -72,11 +72,19 @@ def _reported(report: Mapping[str, Any]) -> str:
             break
     save = report.get("checkpoint") or {}
     if save.get("seconds_median"):
-        size = f" and {save['bytes'] / 1e6:,.1f} MB" if save.get("bytes") else ""
+        size = f" and {_bytes(save['bytes'])}" if save.get("bytes") else ""
         parts.append(f"{int(save.get('count') or 0)} checkpoints of {_seconds(save['seconds_median'])}{size}")
     if save.get("failed"):
         parts.append(f"{int(save['failed'])} checkpoints failed")
     return ", ".join(parts) or "nothing measured yet"
+
+
+def _bytes(value: float) -> str:
+    """Decimal units, as disks have: "412 B", "3.2 kB", "1,024.0 MB"."""
+    for size, unit in ((1e6, "MB"), (1e3, "kB")):
+        if value >= size:
+            return f"{value / size:,.1f} {unit}"
+    return f"{value:g} B"
 
 
 def _seconds(value: float) -> str:

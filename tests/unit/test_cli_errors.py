@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+from pathlib import Path
 
 import click
 import psycopg
@@ -103,3 +104,53 @@ def test_a_full_disk_that_is_told_in_words_has_its_code_too() -> None:
     ):
         told = translate(error)
         assert told is not None and told.exit_code == ExitCode.NO_SPACE
+
+
+def test_on_a_terminal_a_long_error_is_folded_and_no_path_is_cut() -> None:
+    path = "/a/path/that-is-longer/than-the/whole/terminal/is/wide/and-has-to-stay/whole.toml"
+    error = CliError(f"{path}:3: a key: {'many words ' * 12}\n  - {'a reason ' * 12}\nshort", ExitCode.REFUSED)
+    errors.fold(error, 60)
+    lines = f"Error: {error.format_message()}".splitlines()
+    assert path in lines[0] or path in lines[1]
+    assert [line for line in lines if len(line) > 60] == [line for line in lines if path in line]
+    assert lines[-1] == "short" and lines[2].startswith("  ") and error.exit_code == ExitCode.REFUSED
+    assert any(line.startswith("    ") and line.split()[0] in {"a", "reason"} for line in lines), "below its own line"
+    assert " ".join(" ".join(lines).split()) == "Error: " + " ".join(error.message.split())
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_errors_of_click_are_folded_too_and_in_a_pipe_each_is_one_line(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    from outerloop.cli import app
+
+    monkeypatch.setenv("COLUMNS", "60")
+
+    class Standing(click.testing._NamedTextIOWrapper):
+        def isatty(self) -> bool:
+            return terminal
+
+    monkeypatch.setattr(click.testing, "_NamedTextIOWrapper", Standing)
+    told = CliRunner().invoke(app, ["simulate", "--minutes", "n" * 30])
+    assert told.exit_code == 2 and sys.stderr is not None
+    lines = told.stderr.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("Error: "))
+    assert (max(map(len, lines[first:])) <= 60) is terminal
+    assert (len(lines) - first > 1) is terminal
+
+
+def test_doctor_says_in_words_what_kept_a_check_from_its_end() -> None:
+    from outerloop.controller.doctor import _told
+    from outerloop.settings import Settings
+
+    settings = Settings(backend="local", state=Path("/s"))
+    inside = PermissionError(errno.EROFS, "Read-only file system", "/s/doctor")
+    assert _told(inside, settings) == (
+        "/s/doctor: Read-only file system",
+        "let this account write to the state folder, or set `state` to one of its own",
+    )
+    elsewhere = PermissionError(errno.EACCES, "Permission denied", "/etc/slurm/slurm.conf")
+    assert _told(elsewhere, settings)[1] == "let this account read and write there"
+    assert _told(ValueError("odd"), settings) == ("ValueError: odd", "")

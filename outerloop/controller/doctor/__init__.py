@@ -9,6 +9,8 @@ only when asked: the files it tries itself with are removed again.
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,4 +71,19 @@ def examine(
         try:
             yield from check(site)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            yield Finding(check.__name__.replace("_", " "), FAIL, f"{type(error).__name__}: {error}")
+            yield Finding(check.__name__.replace("_", " "), FAIL, *_told(error, settings))
+
+
+def _told(error: Exception, settings: Settings) -> tuple[str, str]:
+    """What kept a check from its end, and what to do about it."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return f"{type(error).__name__}: {error}", ""
+    sentence = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    if error.errno in _NO_ACCESS and error.filename is not None:
+        inside = Path(os.fsdecode(error.filename)).is_relative_to(settings.state)
+        who = "let this account write to the state folder, or set `state` to one of its own" if inside else ""
+        return sentence, who or "let this account read and write there"
+    return sentence, ""
+
+
+_NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})

@@ -59,8 +59,9 @@ def test_all_get_their_verdict_and_asking_again_makes_no_new_run(world: World) -
 def test_one_that_cannot_be_taken_leaves_all_out_and_a_dry_run_changes_nothing(world: World) -> None:
     code, text = submit(world, "--candidates", "exp/a,nosuch,neither")
     assert code == 2 and "nosuch" in text and "neither" in text
-    code, text = submit(world, "--candidates", "exp/*", "--dry-run")
+    code, text = submit(world, "--candidates", "main,exp/*", "--dry-run")
     assert code == 0 and "exp/copy: the same tree" in text
+    assert "note: main: candidate and base have the same tree" in text, "which of the candidates it is about"
     code, text = submit(world, "--candidates", "exp/*", "--candidate", "main")
     assert code == 2 and "does not go with" in text
     assert world.runs() == [] and not list(world.state.inbox.glob("*.json"))

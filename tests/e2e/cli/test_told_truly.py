@@ -13,8 +13,10 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import select
 
+from outerloop.cli import app
 from outerloop.cli.errors import ExitCode
 from outerloop.record.models import Champion
 from tests.e2e.cli.conftest import Outerloop
@@ -61,6 +63,7 @@ def test_one_run_with_a_huge_value_then_damaged_then_lost(world: World, outerloo
     run = str(json.loads(submitted.stdout)["run"])
     champions_of_any_size_fit_the_screen(world, outerloop, run)
     explain_says_when_the_files_are_gone(world, outerloop, run)
+    a_verdict_is_recomputed_without_the_record(world, outerloop, run)
     folders_that_are_no_runs_are_left_out_and_said(world, outerloop, run)
     a_torn_request_of_a_recorded_run_is_said(world, outerloop, run)
     a_run_that_only_lies_on_disk_is_said(world, outerloop, run)
@@ -92,6 +95,22 @@ def explain_says_when_the_files_are_gone(world: World, outerloop: Outerloop, run
     assert "is gone" in outerloop("explain", run).output
     result.write_bytes(kept)
     assert outerloop("explain", run).output == whole
+
+
+def a_verdict_is_recomputed_without_the_record(world: World, outerloop: Outerloop, run: str) -> None:
+    """From files that are only read: nothing in the state folder is made, changed or touched."""
+    with_it = json.loads(outerloop("verify", run, "--json").output)
+    assert with_it["compared_with"] == "record" and with_it["agrees"]
+    before = sorted((str(path), path.lstat().st_mtime_ns) for path in world.root.path.rglob("*"))
+    away = "postgresql://nobody@127.0.0.1:1/nothing"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTERLOOP_DATABASE_URL", away)
+        alone = json.loads(CliRunner().invoke(app, ["verify", run[:6], "--json"]).stdout)
+        told = outerloop("verify", run)
+        assert outerloop("verify", "c-nothing", code=int(ExitCode.RECORD_UNAVAILABLE)).output
+    assert alone == with_it | {"compared_with": "ledger"}
+    assert "The slots and the ledger agree." in told.stdout and "not compared with the record" in told.stderr
+    assert sorted((str(path), path.lstat().st_mtime_ns) for path in world.root.path.rglob("*")) == before
 
 
 def folders_that_are_no_runs_are_left_out_and_said(world: World, outerloop: Outerloop, run: str) -> None:

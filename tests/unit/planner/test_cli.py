@@ -209,3 +209,19 @@ def test_calibrate_without_torch_is_a_sentence(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "torch", None)
     result = run("calibrate")
     assert result.exit_code == 2 and "calibrating needs torch" in result.output
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('{"request": {}, "selected": "ddp_x8", "mode": "cheapest"}', "but no candidates: hand over the report"),
+        ('{"name": "ddp_x8", "status": "selected", "family": "ddp", "hosts": 1}', "this is one candidate of a report"),
+        ('{"family": "ddp", "command": ["a"], "noeds": 2}', 'noeds: unknown key; did you mean "nodes"?'),
+    ],
+)
+def test_what_is_no_strategy_plan_is_told_for_what_it_looks_like(given: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(given)
+    told = CliRunner().invoke(plan, ["compile", str(path)])
+    assert told.exit_code == 2 and said in told.output, told.output
+    assert len(told.output.splitlines()) == 1
