@@ -63,6 +63,15 @@ test-pyslurm: venv          ## the tests of the pyslurm backend, on the real lib
 	  SLURM_LIB_DIR=$(SLURM)/lib SLURM_INCLUDE_DIR=$(SLURM)/include $(BIN)/python -m pip install '.[slurm]'
 	OUTERLOOP_TEST_PYSLURM=1 OUTERLOOP_REQUIRE_SLURM=1 $(BIN)/python -m pytest tests/slurm/test_backend_contract.py
 
+# In environments of their own, .venv-vllm and .venv-inspect (3 GB and more): the main one stays as it is.
+test-vllm:                  ## serving, evaluation, agents and GRPO on a real vLLM, its CPU build
+	bash .ci/setup vllm cpu
+	.venv-vllm/bin/python -m pytest tests/vllm tests/posttrain/test_agents.py --durations=15
+
+test-gpu:                   ## the same with the GPU build, on a machine that has a GPU
+	bash .ci/setup vllm gpu
+	.venv-vllm/bin/python -m pytest tests/vllm tests/posttrain/test_agents.py --durations=15
+
 lint: venv                  ## style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python docs/generate_reference.py --check
 

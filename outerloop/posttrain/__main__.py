@@ -32,6 +32,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PYTHON",
         help="Python of the environment that has vLLM (default: $OUTERLOOP_VLLM_PYTHON, else the one that runs)",
     )
+    parser.add_argument(
+        "--inspect",
+        type=Path,
+        metavar="PYTHON",
+        help="the same for inspect-ai (default: $OUTERLOOP_INSPECT_PYTHON, else the one that runs)",
+    )
     parser.add_argument("--sealed", type=Path, help="root of the sealed rows, mode 700 (default: OUT/sealed)")
     parser.add_argument(
         "--contamination-limit", type=Fraction, help="largest fraction of a suite's tasks that the data may contain"
@@ -45,8 +51,9 @@ def main(argv: list[str] | None = None) -> int:
     from outerloop.posttrain.offline import offline
 
     offline()
-    if given.vllm is not None:
-        os.environ["OUTERLOOP_VLLM_PYTHON"] = str(given.vllm.absolute())
+    for name in ("vllm", "inspect"):
+        if getattr(given, name) is not None:
+            os.environ[f"OUTERLOOP_{name.upper()}_PYTHON"] = str(getattr(given, name).absolute())
     from outerloop.posttrain.config import ConfigError
     from outerloop.posttrain.data import DataError
     from outerloop.posttrain.evaluate import SealError

@@ -6,6 +6,7 @@ files and models are there (the stages say so).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ Engine = Literal["transformers", "vllm"]
 """transformers: generation inside the process, reproducible on one machine. vllm: a server."""
 
 
+_ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _GPUS = r"^(\d+(,\d+)*)?$"
 
 
@@ -198,11 +200,19 @@ class Serving(_Table):
     enforce_eager: bool = Field(default=False, description="Starts sooner, without CUDA graphs.")
     cpu_kv_cache_gb: int = Field(default=4, ge=1, description="GiB of the cache on a CPU.")
     cpu_kv_cache_blocks: int | None = Field(default=None, ge=1, description="Its blocks; for tests.")
+    tool_call_parser: str = Field(default="", description="vLLM's parser of tool calls, such as hermes.")
     start_timeout_sec: float = Field(default=900.0, gt=0, description="Seconds in which it must be ready.")
     request_timeout_sec: float = Field(default=600.0, gt=0, description="Seconds in which it must answer.")
 
 
 class Harness(_Table):
+    engine: Literal["direct", "inspect"] = Field(
+        default="direct", description="direct: one question, one answer. inspect: a conversation with tools."
+    )
+    tools: tuple[str, ...] = Field(
+        default=(), strict=False, description='Of a conversation: "calculator", or "module:function" of the method.'
+    )
+    max_turns: int = Field(default=20, ge=1, description="Turns of a conversation; one that needs more is wrong.")
     agent_timeout_sec: float | None = Field(default=None, gt=0, description="An agent that takes longer is wrong.")
     max_infra_error_fraction: float = Field(
         default=0.1, ge=0, le=1, description="Largest share of trials that infrastructure may end."
@@ -256,6 +266,18 @@ class Config(_Table):
         names = [suite.label for suite in self.suites]
         if len(set(names)) != len(names):
             problems.append("two suites have one name")
+        if self.harness.engine == "inspect" and self.evaluation.engine != "vllm":
+            problems.append('harness.engine = "inspect" needs a server: evaluation.engine = "vllm"')
+        if self.harness.engine != "inspect" and self.harness.tools:
+            problems.append('harness.tools are for conversations: harness.engine = "inspect"')
+        problems += [
+            f'harness.tools: there is no tool "{name}"; calculator, or module:function'
+            for name in self.harness.tools
+            if name != "calculator" and not _ENTRY_POINT.fullmatch(name)
+        ]
+        serving = self.serving
+        if serving.mode == "colocate" and serving.vllm_gpus != serving.trainer_gpus:
+            problems.append("serving: colocated, vllm_gpus and trainer_gpus are the same")
         runs_code = [suite.label for suite in self.suites if SCORERS.get(suite.scorer) == "code"]
         runs_code += [name for name in (self.grpo.rewards if self.grpo else ()) if SCORERS.get(name) == "code"]
         if runs_code and self.runtime.isolation == "none":

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from outerloop.posttrain.client import Unavailable
 from outerloop.posttrain.serve import Server, ServerError, stop_token_ids
 
-__all__ = ["Engine", "Failed", "Request", "ServerEngine", "TransformersEngine"]
+__all__ = ["Engine", "Failed", "Request", "ServerEngine", "TimedOut", "TransformersEngine"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,15 @@ class Failed:
     why: str
 
 
+@dataclass(frozen=True)
+class TimedOut:
+    """An agent that did not come to an answer in time: a wrong answer."""
+
+
 class Engine(Protocol):
     """What an evaluation needs of a model."""
 
-    def generate(self, requests: Sequence[Request]) -> list[str | Failed]:
+    def generate(self, requests: Sequence[Request]) -> Sequence[str | Failed | TimedOut]:
         """One answer for each request, in order. Never raises for a request's sake."""
 
     def close(self) -> None:

