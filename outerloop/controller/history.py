@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Text, and_, cast, func, literal, select, tuple_
+from sqlalchemy import Text, and_, case, cast, func, literal, select, tuple_
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from outerloop.controller.views import UNLISTED, realm_of
@@ -135,7 +135,10 @@ class PlannedTraining:
 def benchmark_lines(
     record: Record, *, target: str = "", text: str = "", limit: int = 100, offset: int = 0
 ) -> tuple[tuple[BenchmarkLine, ...], int]:
-    """Benchmarks that climbs asked about, the most recently asked first, and how many there are in all."""
+    """Benchmarks that climbs asked about, the most recently asked first, and how many there are in all.
+
+    A champion whose value a ladder withholds has the word `withheld` instead.
+    """
     conditions = [Run.realm_id == realm_of(record), Run.kind == "climb"]
     if target:
         conditions.append(Run.target.icontains(target, autoescape=True))
@@ -159,6 +162,7 @@ def benchmark_lines(
             grouped.order_by(func.max(Run.created_at).desc(), Run.target, Run.benchmark).limit(limit).offset(offset)
         ).all()
         keys = [(row.target, row.benchmark) for row in rows]
+        value = case((Run.request["sealed"].astext == "true", literal("withheld")), else_=Champion.value)
         crowned = session.execute(
             select(
                 Champion.target,
@@ -166,9 +170,10 @@ def benchmark_lines(
                 Champion.definition,
                 func.max(Champion.accepted_at).label("at"),
                 func.max(Champion.seq).label("seq"),
-                func.array_agg(aggregate_order_by(Champion.value, Champion.seq)).label("values"),
+                func.array_agg(aggregate_order_by(value, Champion.seq)).label("values"),
                 func.array_agg(aggregate_order_by(Champion.run_id, Champion.seq.desc())).label("runs"),
             )
+            .outerjoin(Run, Run.id == Champion.run_id)
             .where(Champion.realm_id == realm_of(record), tuple_(Champion.target, Champion.benchmark).in_(keys))
             .group_by(Champion.target, Champion.benchmark, Champion.definition)
         ).all()
@@ -199,7 +204,7 @@ def benchmark_lines(
 
 
 def verdict_history(record: Record, target: str, benchmark: str, *, limit: int = 1000) -> tuple[Asked, ...]:
-    """Climbs of one benchmark that weighed numbers, newest first."""
+    """Climbs of one benchmark that weighed numbers, newest first; not those whose numbers a ladder withholds."""
     climbed = Run.evidence["findings"]["climbed"]
     with record.reading() as session:
         found = session.execute(
@@ -223,6 +228,7 @@ def verdict_history(record: Record, target: str, benchmark: str, *, limit: int =
                 Run.kind == "climb",
                 Run.ended_at.is_not(None),
                 climbed["mean_candidate"].astext.is_not(None),
+                Run.request["sealed"].astext.is_distinct_from("true"),
             )
             .order_by(Run.ended_at.desc(), Run.id)
             .limit(limit)

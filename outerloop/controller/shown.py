@@ -62,6 +62,8 @@ class RunRow:
     """Live attempts by the state that the queue last showed."""
     pending: Mapping[str, int]
     """Pending attempts by Slurm's reason."""
+    sealed: bool = False
+    """A ladder withholds what it measured from everybody but the service's own account."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,8 @@ class ChampionView:
     submitter: str
     newest: bool
     """Whether it is the champion now, under its definition of the benchmark."""
+    sealed: bool = False
+    """Its run is sealed."""
 
 
 @dataclass(frozen=True)

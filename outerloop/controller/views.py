@@ -16,6 +16,7 @@ from sqlalchemy import Select, Text, and_, cast, exists, func, literal, or_, sel
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 from sqlalchemy.orm import aliased
 
+from outerloop.controller.ladders import is_sealed
 from outerloop.controller.ledger import PAUSED
 from outerloop.controller.shown import (
     AttemptView,
@@ -154,6 +155,7 @@ def _row(found: Any) -> RunRow:
         done=found.done,
         jobs=jobs,
         pending=pending,
+        sealed=is_sealed(run.request),
     )
 
 
@@ -302,7 +304,7 @@ def champions(record: Record, benchmark: str = "", *, target: str = "", limit: i
         .subquery()
     )
     query = (
-        select(Champion, every.c.newest, Run.submitter)
+        select(Champion, every.c.newest, Run.submitter, Run.request)
         .join(every, every.c.id == Champion.id)
         .outerjoin(Run, Run.id == Champion.run_id)
         .order_by(Champion.target, Champion.benchmark, every.c.latest.desc(), Champion.definition, Champion.seq.desc())
@@ -328,8 +330,9 @@ def champions(record: Record, benchmark: str = "", *, target: str = "", limit: i
             accepted_at=c.accepted_at,
             submitter=submitter or "",
             newest=is_newest,
+            sealed=is_sealed(request or {}),
         )
-        for c, is_newest, submitter in found
+        for c, is_newest, submitter, request in found
     )
 
 

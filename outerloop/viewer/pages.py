@@ -14,7 +14,8 @@ from starlette.responses import Response
 
 from outerloop.compute.reasons import pending_reason
 from outerloop.controller import health, history, views
-from outerloop.controller.shown import RunFilter
+from outerloop.controller.sealing import withheld_champion, withheld_page
+from outerloop.controller.shown import RunFilter, RunPage
 from outerloop.controller.training_facts import measured_figures
 from outerloop.printable import plain
 from outerloop.viewer.answers import json_answer, page
@@ -63,6 +64,11 @@ def _wanted(request: Request) -> RunFilter:
     )
 
 
+def _runs(looking: Looking, wanted: RunFilter, *, limit: int, offset: int = 0) -> RunPage:
+    """Some runs, without what ladders withhold."""
+    return withheld_page(views.runs(looking.record, wanted, limit=limit, offset=offset))
+
+
 def _state(looking: Looking) -> dict[str, Any]:
     """The head of the overview: what is wrong, the tick, the queue by reason."""
     record = looking.record
@@ -84,8 +90,8 @@ def _ending(runs: Any, usual: Any, now: Any) -> dict[str, str]:
 def overview_page(request: Request) -> Response:
     with request.app.state.source.looking() as looking:
         state = _state(looking)
-        open_ = views.runs(looking.record, RunFilter(states=views.OPEN_STATES), limit=OPEN_ON_OVERVIEW)
-        ended = views.runs(looking.record, RunFilter(states=("ended",)), limit=LAST_VERDICTS)
+        open_ = _runs(looking, RunFilter(states=views.OPEN_STATES), limit=OPEN_ON_OVERVIEW)
+        ended = _runs(looking, RunFilter(states=("ended",)), limit=LAST_VERDICTS)
         usual = history.usual_durations(looking.record, {(run.target, run.benchmark) for run in open_.runs})
         days = history.days(looking.record, back=DAYS)
     return page(
@@ -106,7 +112,7 @@ def runs_page(request: Request) -> Response:
     limit, offset = paged(request)
     wanted = _wanted(request)
     with request.app.state.source.looking() as looking:
-        found = views.runs(looking.record, wanted, limit=limit, offset=offset)
+        found = _runs(looking, wanted, limit=limit, offset=offset)
         authors = history.authors(looking.record)
     return page(
         request,
@@ -140,10 +146,11 @@ def benchmarks_page(request: Request) -> Response:
 
 def _benchmark(request: Request, looking: Looking) -> dict[str, Any]:
     target, name = request.path_params["target"], request.path_params["benchmark"]
-    crowned = [c for c in views.champions(looking.record, name, target=target, limit=1000) if c.target == target]
+    every = views.champions(looking.record, name, target=target, limit=1000)
+    crowned = [withheld_champion(champion) for champion in every if champion.target == target]
     asked = history.verdict_history(looking.record, target, name)
     wanted = RunFilter(benchmark=name, target=target)
-    recent = views.runs(looking.record, wanted, limit=PAGE)
+    recent = _runs(looking, wanted, limit=PAGE)
     if not recent.total and not crowned:
         raise HTTPException(404, f"Nobody ever asked about the benchmark {name} of {target}.")
     definition = crowned[0].definition if crowned else asked[0].definition if asked else ""
@@ -177,7 +184,7 @@ def trainings_page(request: Request) -> Response:
     limit, offset = paged(request)
     text = request.query_params.get("text", "")
     with request.app.state.source.looking() as looking:
-        found = views.runs(looking.record, RunFilter(kind="training", text=text), limit=limit, offset=offset)
+        found = _runs(looking, RunFilter(kind="training", text=text), limit=limit, offset=offset)
         reports = history.training_reports(looking.record, [run.id for run in found.runs])
     return page(
         request,
@@ -245,14 +252,14 @@ def plans_page(request: Request) -> Response:
 def status_json(request: Request) -> Response:
     with request.app.state.source.looking() as looking:
         state = _state(looking)
-        open_ = views.runs(looking.record, RunFilter(states=views.OPEN_STATES), limit=OPEN_ON_OVERVIEW)
+        open_ = _runs(looking, RunFilter(states=views.OPEN_STATES), limit=OPEN_ON_OVERVIEW)
     return json_answer({**plain(state), "groups": plain(health.groups(open_.runs)), "open": open_.total})
 
 
 def runs_json(request: Request) -> Response:
     limit, offset = paged(request)
     with request.app.state.source.looking() as looking:
-        found = views.runs(looking.record, _wanted(request), limit=limit, offset=offset)
+        found = _runs(looking, _wanted(request), limit=limit, offset=offset)
     return json_answer({**plain(found), "next_offset": found.next_offset})
 
 
@@ -276,7 +283,7 @@ def champions_json(request: Request) -> Response:
         found = views.champions(
             looking.record, query.get("benchmark", ""), target=query.get("target", ""), limit=MOST_ON_PAGE
         )
-    return json_answer(found)
+    return json_answer([withheld_champion(champion) for champion in found])
 
 
 def queue_json(request: Request) -> Response:

@@ -19,6 +19,7 @@ from outerloop.controller.argument import Argument, gather, looks_of, notes_of
 from outerloop.controller.health import next_action
 from outerloop.controller.history import usual_durations
 from outerloop.controller.log_files import STREAMS, default_measure, log_files, tail
+from outerloop.controller.sealing import WITHHELD, withheld_view
 from outerloop.controller.shown import AttemptView, MeasureView, RunView
 from outerloop.controller.timeline import attempt_state, base_revision, moved_base, timeline
 from outerloop.controller.training_shown import TrainingFacts
@@ -45,7 +46,7 @@ def _view(looking: Looking, run_id: str) -> RunView:
     view = one_run(looking.record, run_id)
     if view is None:
         raise HTTPException(404, f"There is no run {run_id} here.")
-    return view
+    return withheld_view(view)
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class _Argued:
 def _argued(looking: Looking, view: RunView) -> _Argued:
     if view.row.kind != "climb":
         return _Argued()
+    if view.row.sealed:
+        return _Argued(missing=WITHHELD)
     argument = gather(looking, view)
     notes = tuple(notes_of(argument))
     if view.evidence is None or argument.plan is None:
@@ -95,7 +98,9 @@ def _logs(
     attempt = next((a for a in measure.attempts if a.n == number), None) if number else measure.attempts[-1]
     if attempt is None:
         raise HTTPException(404, f"{measure.role} has no attempt {number}.")
-    found = []
+    found: list[_Log] = []
+    if view.row.sealed:
+        return measure, attempt, found
     directory = SlotDirectory(looking.root.slot(measure.slot), measure.slot)
     for name, path in log_files(directory, attempt.n, STREAMS).items():
         if not readable(path, looking.root.path):

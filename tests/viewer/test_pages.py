@@ -10,12 +10,13 @@ from urllib.parse import quote
 
 import psycopg
 from sqlalchemy import make_url
+from sqlalchemy import text as sql
 
 from outerloop.slots import SlotDirectory
 from tests.rows import TARGET, World, at
 from tests.viewer.serving import Asking, viewing
 
-EVIL = "<script>alert(1)</script>\"'&`${x}\u202e\x1b[31m{{1301*7}}"
+EVIL = "<script>alert(1)</script>\"'&`${x}\u202e\x1b[31m{{1313*77}}"
 PAGES = ("/", "/runs", "/benchmarks", "/trainings", "/queue", "/plans")
 LISTS = ("/api/status", "/api/runs", "/api/benchmarks", "/api/champions", "/api/queue", "/api/plans")
 CHARTS = ("/api/charts/days",)
@@ -54,7 +55,7 @@ def harmless_page(asking: Asking, path: str, *, status: int = 200) -> Markup:
     assert page.handlers == [], path
     assert len(page.ids) == len(set(page.ids)), path
     assert "\u202e" not in answer.text and "\x1b" not in answer.text
-    assert "9107" not in page.text  # 1301*7: a template within a name would have computed it
+    assert "101101" not in page.text  # 1313*77: a template within a name would have computed it
     return page
 
 
@@ -367,3 +368,65 @@ def test_tables_are_there_without_a_script(world: World) -> None:
             text = asking.get(path).text
             assert '<noscript><meta http-equiv="refresh"' in text
             assert "c-wait" in Markup(text).text
+
+
+def sealed_world(world: World) -> list[str]:
+    """Runs of a benchmark with a ladder; returns texts that hidden data decided."""
+    world.accepted()
+    world.champion(1, "c-acce000001", "7542.0", "368")
+    world.run("c-rej")
+    world.value("c-rej", "baseline-2", "7911.5")
+    failed = {"state": "failed", "failure_class": "candidate", "reason": "EXIT_77", "detail": "truth is 1 0 1"}
+    slot = world.measure("c-rej", "candidate", slot=failed)
+    world.attempt(slot, outcome="failed", reason="EXIT_77", detail="truth is 1 0 1")
+    world.event("c-rej", "ladder", {"round": 0, "improved": False, "best": 0.125, "items": 8})
+    world.event("c-rej", "look", {"round": 0, "pairs": 8, "llr": 1.375, "lower": -2, "upper": 2})
+    world.end("c-rej", "rejected", "no-improvement", "rejected: fell by 8.25", {"findings": {"mean": "7919.75"}})
+    world.run("c-err", state="waiting", last_error="ValueError: losses 0.625", state_detail="losses 0.625")
+    with world.session() as session:
+        session.execute(sql("update runs set request = request || '{\"sealed\": true}'"))
+        digests = session.execute(sql("select digest from slots")).scalars().all()
+    for digest in digests:
+        log = SlotDirectory(world.root.slot(digest), digest).logs(1) / "stdout.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("the truth is 1 1 0\n")
+    return [
+        *("7542", "7910", "368", "4.65", "7911.5", "8.25", "7919.75", "1.375", "0.125", "0.625"),
+        *("truth is", "EXIT_77", "no-improvement", "What would have changed it"),
+    ]
+
+
+def test_what_a_ladder_withholds_is_on_no_page_and_in_no_answer(world: World) -> None:
+    secret = sealed_world(world)
+    runs = ("c-acce000001", "c-rej", "c-err")
+    paths = [*PAGES, *LISTS, *CHARTS]
+    paths += [f"/runs?verdict={verdict}" for verdict in ("accepted", "rejected")]
+    for prefix in ("", "/api"):
+        paths += [f"{prefix}/benchmarks/{TARGET}/tsp", *(f"{prefix}/runs/{run}" for run in runs)]
+        paths += [f"{prefix}/runs/{run}/logs" for run in runs]
+        paths += [f"{prefix}/runs/c-rej/logs?role=candidate&attempt=1"]
+    paths += [f"/api/runs/{run}/argument" for run in runs]
+    paths += [f"/api/charts/runs/{run}/{chart}" for run in runs for chart in ("pairs", "looks")]
+    paths += [f"/api/charts/benchmarks/{TARGET}/tsp"]
+    with viewing(world) as asking:
+        for path in paths:
+            answer = asking.get(path)
+            assert answer.status == 200, f"{path}: {answer.status}"
+            assert [text for text in secret if text in answer.text] == [], path
+        told = harmless_page(asking, "/runs/c-acce000001").text
+        assert "accepted" in told and "the benchmark has a ladder" in told
+        assert "a ladder" in harmless_page(asking, "/runs/c-acce000001/logs").text
+        assert asking.get("/api/runs/c-rej").json["row"]["verdict_reason"] == "ladder"
+        assert "withheld" in harmless_page(asking, f"/benchmarks/{TARGET}/tsp").text
+
+
+def test_the_same_world_unsealed_shows_it_all(world: World) -> None:
+    """The search above can fail."""
+    secret = sealed_world(world)
+    with world.session() as session:
+        session.execute(sql("update runs set request = request || '{\"sealed\": false}'"))
+    with viewing(world) as asking:
+        paths = ["/runs", "/benchmarks", "/api/champions", "/api/runs"]
+        paths += [f"/runs/{run}" for run in ("c-acce000001", "c-rej")] + ["/api/runs/c-rej", "/api/runs/c-err"]
+        every = " ".join(asking.get(path).text for path in paths)
+    assert [text for text in secret if text not in every] == []
