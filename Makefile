@@ -25,9 +25,9 @@ demo-slurm: venv            ## the same on a one-machine Slurm cluster that it b
 	. "$$OUTERLOOP_DEV_DIR/env" && $(BIN)/python docs/tutorial/demo.py --backend slurm
 	@echo "  bash slurm/devcluster/down.sh --purge   # takes the cluster down"
 
-demo-posttrain: venv        ## four entries to a post-training challenge on the CPU (minutes)
+demo-posttrain: venv        ## four entries to a post-training challenge on the CPU (Slurm if sinfo answers)
 	bash .ci/setup posttrain
-	OMP_NUM_THREADS=1 $(BIN)/python docs/tutorial/demo_posttrain.py
+	$(BIN)/python docs/tutorial/demo_posttrain.py
 
 test: venv                  ## everything, on a real Slurm and a real Postgres
 	bash .ci/setup test

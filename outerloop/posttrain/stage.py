@@ -112,12 +112,10 @@ def main(argv: list[str] | None = None) -> int:
         publish(given.state / REQUEUE_MARK, {"schema": 1, "why": str(error)})
         print(f"stopped: {error}; another attempt goes on", file=sys.stderr)
         return STOPPED
-    except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+            return 2
         if given.work == "train":
             raise
         print(f"{type(error).__name__} {_place(error)}; its words may quote a task and are not told", file=sys.stderr)
@@ -129,8 +127,8 @@ def _place(error: BaseException) -> str:
     """Where it was raised, and by which of our own lines."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if f"{os.sep}posttrain{os.sep}" in frame.filename]
-    kept = list(dict.fromkeys([*ours[-1:], *frames[-1:]]))
-    return "at " + ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in kept)
+    told = (f"{Path(frame.filename).name}:{frame.lineno}" for frame in (*ours[-1:], *frames[-1:]))
+    return "at " + ", ".join(dict.fromkeys(told))
 
 
 def _contamination(given: argparse.Namespace) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def test_a_challenge_from_its_first_entry_to_its_second_champion(world: EntryWor
     assert max(map(len, world.cli("challenge", "board", "tiny-sums").splitlines())) <= 80
 
     # the fifth data set of this week is the last one whose contamination is checked
-    world.enter(world.data("fifth", "50"))
+    world.cancel(world.enter(world.data("fifth", "50")))
     refused = world.cli("submit", "entry", "tiny-sums", "--train", world.data("sixth", "50"), code=3)
     assert "5 of 5, 0 remain" in refused
     world.ticks_until_rest()
@@ -147,14 +147,14 @@ def test_what_is_lost_or_refused_is_nobodys_fault_and_what_stops_goes_on(world: 
     world.check_invariants()
 
     # a training that fails by itself fails the entry; asked again it is done anew, and only then
-    world.stage_does("grpo", "exit 2")
-    failing = world.enter(world.data("failing", "90"))
+    world.stage_does("sft", "exit 2")
+    failing = world.enter(world.data("failing", "40"))
     world.ticks_until_rest()
     assert world.verdict(failing) == ("failed", "EXIT_2")
-    assert world.enter(world.data("failing", "90")) == failing
-    again = world.enter(world.data("failing", "90"), "--again")
+    assert world.enter(world.data("failing", "40")) == failing
+    again = world.enter(world.data("failing", "40"), "--again")
     world.ticks_until_rest()
-    assert world.verdict(again) == ("accepted", "")
+    assert world.verdict(again) == ("rejected", "no-improvement")
     assert world.run(again).request["train_seeds"] == world.run(failing).request["train_seeds"]
     world.check_invariants()
 

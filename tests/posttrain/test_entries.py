@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from outerloop.cli import app
 from outerloop.cli.challenge import challenge as command
 from outerloop.posttrain import sums
 from tests.posttrain.conftest import Pipeline, training_rows
@@ -64,14 +65,25 @@ def test_an_entry_that_holds_the_suite_is_refused_before_training(pipeline: Call
 def test_of_four_entries_the_good_one_wins(tmp_path: Path) -> None:
     script = TOP / "docs" / "tutorial" / "demo_posttrain.py"
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "demo")], capture_output=True, text=True, check=False, timeout=1500
+        [sys.executable, str(script), "--dir", str(tmp_path / "demo"), "--backend", "local"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    board = CliRunner().invoke(command, ["board", "tiny-sums", "--runs", str(tmp_path / "demo"), "--json"])
+    environment = {"OUTERLOOP_CONFIG": str(tmp_path / "demo" / "config.toml")}
+    board = CliRunner(env=environment).invoke(command, ["board", "tiny-sums", "--json"])
+    CliRunner(env=environment).invoke(app, ["db", "stop"])
     outcomes = {entry["entry"]: (entry["outcome"], entry["reason"]) for entry in json.loads(board.output)}
     assert outcomes == {
         "good": ("accepted", ""),
         "unrelated": ("rejected", "no-improvement"),
         "shuffled": ("rejected", "no-improvement"),
+        "contaminated": ("failed", "contaminated"),
     }
-    assert "contaminated  refused" in done.stdout
+    curves = tmp_path / "demo" / "curves"
+    losses = [json.loads(line)["loss"] for line in (curves / "good-sft.jsonl").read_text().splitlines()]
+    rewards = [json.loads(line)["reward"] for line in (curves / "good-grpo.jsonl").read_text().splitlines()]
+    assert len(losses) == 90 and losses[-1] < losses[0] / 5
+    assert len(rewards) == 6 and all(0 <= reward <= 1 for reward in rewards)
