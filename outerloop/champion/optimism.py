@@ -11,10 +11,10 @@ correlations of 0, 0.5 and 0.9, the z-test against rate + optimism in 6 %, 5 % a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 from outerloop.champion.reserve import CheckError
 
@@ -32,6 +32,9 @@ def selection_optimism(
     is its rate on the whole set minus its rate on the resample (Efron 1983, "Estimating the error rate of a
     prediction rule", applied to selection among fixed models). Raises CheckError on empty or unequal arrays.
     """
+    # Here: every tick and every wake imports this room, and hardly one of them needs arrays.
+    import numpy as np
+
     tables: list[npt.NDArray[Any]] = [np.asarray(table, dtype=np.float32) for table in errors]
     if not tables or any(table.ndim != 2 or 0 in table.shape for table in tables):
         raise CheckError("optimism needs, per objective, a non-empty table of checkpoints by items")

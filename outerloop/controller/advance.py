@@ -10,23 +10,46 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 
-from outerloop.controller.campaigns import Campaign
-from outerloop.controller.climbs import MOST_ROUNDS, Climb
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.engine import MOST_STEPS, Advanced, Again, Engine, Kind
-from outerloop.controller.entries import Entry
 from outerloop.controller.ledger import Behind
-from outerloop.controller.trainings import Training
 from outerloop.record.models import Run
 from outerloop.record.store import Fenced, RecordUnavailable
 
-__all__ = ["KINDS", "MOST_ROUNDS", "Advanced", "advance"]
+__all__ = ["KINDS", "Advanced", "advance"]
 
+
+def _climb(engine: Engine, run: Run) -> Kind:
+    from outerloop.controller.climbs import Climb
+
+    return Climb(engine, run)
+
+
+def _training(engine: Engine, run: Run) -> Kind:
+    from outerloop.controller.trainings import Training
+
+    return Training(engine, run)
+
+
+def _campaign(engine: Engine, run: Run) -> Kind:
+    from outerloop.controller.campaigns import Campaign
+
+    return Campaign(engine, run)
+
+
+def _entry(engine: Engine, run: Run) -> Kind:
+    from outerloop.controller.entries import Entry
+
+    return Entry(engine, run)
+
+
+# Each is imported when such a run is advanced: a wake is a process that lives for a second, and campaigns alone would
+# double what it has to import.
 KINDS: Mapping[str, Callable[[Engine, Run], Kind]] = {
-    "climb": Climb,
-    "training": Training,
-    "campaign": Campaign,
-    "entry": Entry,
+    "climb": _climb,
+    "training": _training,
+    "campaign": _campaign,
+    "entry": _entry,
 }
 """Kind of a run -> who answers for it."""
 

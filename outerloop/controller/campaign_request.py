@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from outerloop.champion import CampaignConfig, parse_campaign
 from outerloop.controller.ledger import LedgerEvent
 from outerloop.controller.request import REQUEST_SCHEMA, Execution
 from outerloop.slots import digest_of
+
+if TYPE_CHECKING:
+    from outerloop.champion import CampaignConfig
 
 __all__ = ["CampaignRequest", "Setting", "campaign_question", "settings_in_force"]
 
@@ -52,6 +54,9 @@ class Setting(_Frozen):
     @property
     def parsed(self) -> CampaignConfig:
         """The configuration. Raises ConfigError, which a submission has ruled out."""
+        # Here: a wake of any run reads requests, and only a campaign's needs its rules.
+        from outerloop.champion import parse_campaign
+
         return parse_campaign(self.config, self.source)
 
     @property
