@@ -155,7 +155,7 @@ def render(
     as_json: bool,
 ) -> None:
     with explained():
-        from outerloop.compose import challenge, toml_text
+        from outerloop.compose import challenge, needs_serving, serving, toml_text, with_serving
         from outerloop.compose import compose as composed
 
         folder = _folder(configs)
@@ -173,6 +173,9 @@ def render(
             task_list_root=f"{(folder / 'task-lists').absolute()}/",
             configs=folder,
         )
+        if challenge_id is not None and needs_serving(config):
+            layout = challenge(challenge_id, configs=folder).layout
+            config = with_serving(config, serving(model, method, layout, configs=folder, flavors=_flavors()))
         if as_json:
             emit_json(config)
         else:

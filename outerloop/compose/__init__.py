@@ -8,12 +8,12 @@ Must not know: the pipeline that runs a configuration, the record, the queue.
 """
 
 from outerloop.compose.challenge import Challenge, Decision, challenge
-from outerloop.compose.check import check, needs_serving
+from outerloop.compose.check import check
 from outerloop.compose.composition import compose
 from outerloop.compose.errors import ComposeError, UnknownIdError
 from outerloop.compose.fragments import KINDS, SHIPPED, domain_counts, fragment, ids, task_domains, task_ids
 from outerloop.compose.registry import registry
-from outerloop.compose.serving import FLAVORS, Flavor, lane_flavors, serving
+from outerloop.compose.serving import FLAVORS, Flavor, lane_flavors, needs_serving, serving, with_serving
 from outerloop.compose.text import toml_text
 
 __all__ = [
@@ -38,4 +38,5 @@ __all__ = [
     "task_domains",
     "task_ids",
     "toml_text",
+    "with_serving",
 ]

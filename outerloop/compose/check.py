@@ -26,10 +26,10 @@ from outerloop.compose.fragments import (
     task_ids,
     text_keys,
 )
-from outerloop.compose.serving import FLAVORS, Flavor, serving
+from outerloop.compose.serving import FLAVORS, Flavor, needs_serving, serving
 from outerloop.problems import suggestion
 
-__all__ = ["LOCAL_SCHEMES", "check", "needs_serving"]
+__all__ = ["LOCAL_SCHEMES", "check"]
 
 LOCAL_SCHEMES = ("builtin:", "file:")
 """Sources that no hub has: made by outerloop itself, or a folder of this site."""
@@ -91,11 +91,6 @@ def _alone(kind: str, fragment_id: str, configs: Path) -> list[str]:
         task_ids(fragment_id, configs=configs)
         task_domains(fragment_id, configs=configs)
     return problems
-
-
-def needs_serving(config: Mapping[str, Any]) -> bool:
-    """Whether a composed configuration wants a vLLM server anywhere."""
-    return any(config.get(table, {}).get("engine") == "vllm" for table in ("grpo", "evaluation"))
 
 
 def _challenge(

@@ -16,7 +16,7 @@ from outerloop.compose.errors import ComposeError, UnknownIdError
 from outerloop.compose.fragments import SHIPPED, fragment, fragment_path, main_table, text_keys, unknown
 from outerloop.problems import suggestion
 
-__all__ = ["FLAVORS", "LAYOUT_KEYS", "Flavor", "lane_flavors", "serving"]
+__all__ = ["FLAVORS", "LAYOUT_KEYS", "Flavor", "lane_flavors", "needs_serving", "serving", "with_serving"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ MODES = ("server", "colocate")
 _HARDWARE = ("flavor", "vllm_gpus", "tensor_parallel", "trainer_gpus")
 _CONTEXT = ("max_model_len", "bridge_max_context", "bridge_max_logprob_context")
 LAYOUT_KEYS = (*_HARDWARE, "mode")
+_PIPELINE = ("vllm_gpus", "tensor_parallel", "trainer_gpus", "mode", "max_model_len")
 
 
 def lane_flavors(lanes: Mapping[str, tuple[str, int]]) -> dict[str, Flavor]:
@@ -96,6 +97,23 @@ def serving(
     if problems:
         raise ComposeError(problems)
     return {"model": named["id"], "revision": named["revision"], **found, **limits}
+
+
+def with_serving(config: Mapping[str, Any], layout: Mapping[str, Any]) -> dict[str, Any]:
+    """The composed configuration with where its server runs: what the pipeline knows of `serving`'s answer.
+
+    Without an engine that needs a server the configuration stays as it is. What the method's own `[serving]` says about
+    the same keys is replaced: the challenge decides the machine.
+    """
+    if not needs_serving(config):
+        return dict(config)
+    given = {"mode": "server", **{key: layout[key] for key in _PIPELINE if key in layout}}
+    return {**config, "serving": {**config.get("serving", {}), **given}}
+
+
+def needs_serving(config: Mapping[str, Any]) -> bool:
+    """Whether a composed configuration wants a vLLM server anywhere."""
+    return any((config.get(table) or {}).get("engine") == "vllm" for table in ("grpo", "evaluation"))
 
 
 def _table(tables: Mapping[str, Any], where: str, problems: list[str]) -> dict[str, Any]:

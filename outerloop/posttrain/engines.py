@@ -15,6 +15,7 @@ import os
 import secrets
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from outerloop.posttrain.agents import AgentOptions, InspectEngine
 from outerloop.posttrain.config import Config
 from outerloop.posttrain.engine import Engine, ServerEngine, TransformersEngine
 from outerloop.posttrain.evaluate import sealed_folder
-from outerloop.posttrain.serve import Server, ServerOptions
+from outerloop.posttrain.serve import Server, ServerOptions, visible_gpus
 from outerloop.posttrain.sources import SourceError
 
 __all__ = [
@@ -148,7 +149,11 @@ def rollout_server(config: Config, model: Path, log: Path) -> Server | None:
     """The server that GRPO generates with; None when it generates in the trainer's process."""
     if config.grpo is None or config.grpo.engine != "vllm" or config.serving.mode == "colocate":
         return None
-    return Server(model, _options(config, model, updatable=True), log=log)
+    options = _options(config, model, updatable=True)
+    gpus = visible_gpus(options.gpus, os.environ)
+    if gpus is not None:  # now: the trainer is about to see its own alone
+        options = replace(options, gpus="", environment={"CUDA_VISIBLE_DEVICES": gpus})
+    return Server(model, options, log=log)
 
 
 def evaluation_engine(config: Config, model: Path, sealed: Path) -> Engine:

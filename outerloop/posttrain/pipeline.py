@@ -13,10 +13,12 @@ as slots of a cluster, which call the same functions one at a time.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -30,6 +32,7 @@ from outerloop.posttrain.engine import Engine
 from outerloop.posttrain.engines import determinants, evaluation_engine, rollout_server, why_unable
 from outerloop.posttrain.evaluate import evaluate_suite, evaluation_digest
 from outerloop.posttrain.scorers import scorer
+from outerloop.posttrain.serve import visible_gpus
 from outerloop.posttrain.sources import SourceError, Task, model_folder, suite_tasks, train_file
 from outerloop.posttrain.store import digest_of_folder, publish, publish_text, read_record
 
@@ -191,7 +194,26 @@ def train_stage(
     if stage == "grpo" and config.grpo is not None:
         rewards = [(name, _scorer(name)) for name in config.grpo.rewards]
         server = rollout_server(config, model, out / "server.log")
-    return train(stage, config, table.of(stage), model, out, seed=seed, rewards=rewards, reports=reports, server=server)
+    with _seeing(config.serving.trainer_gpus):
+        return train(
+            stage, config, table.of(stage), model, out, seed=seed, rewards=rewards, reports=reports, server=server
+        )
+
+
+@contextlib.contextmanager
+def _seeing(indices: str) -> Iterator[None]:
+    """Let this process see the layout's GPUs alone; torch looks when it first uses one."""
+    name = "CUDA_VISIBLE_DEVICES"
+    before, chosen = os.environ.get(name), visible_gpus(indices, os.environ)
+    if chosen is not None:
+        os.environ[name] = chosen
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[name] = before
+        elif chosen is not None:
+            del os.environ[name]
 
 
 def _scorer(name: str) -> Callable[[str, str], float]:

@@ -25,7 +25,7 @@ def written(folder: Path, **over: Any) -> Path:
     lists = f"{SHIPPED / 'task-lists'}/"
     config = compose("tiny-llama", "tiny-sft-grpo", ["tiny-sums"], "train.jsonl", project="t", task_list_root=lists)
     config["sft"] |= {"max_steps": 40, "save_steps": 40}
-    config["grpo"] |= {"engine": "vllm", "max_steps": STEPS, "save_steps": 6, "learning_rate": 5e-4}
+    config["grpo"] |= {"engine": "vllm", "max_steps": STEPS, "save_steps": 6, "learning_rate": 2e-3}
     config["grpo"] |= {"rewards": ["tests.vllm.rewards:words"], "generation_batch_size": 64}
     config["grpo"] |= {"per_device_train_batch_size": 64, "lr_scheduler_type": "constant"}
     config["evaluation"] |= {"engine": "vllm", "batch_size": 16}
@@ -42,7 +42,11 @@ def written(folder: Path, **over: Any) -> Path:
     for name, table in over.items():
         config[name] |= table
     (folder / "config.toml").write_text(toml_text(config))
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows("training")))
+    # sft sees all sums, grpo the same eight at every step, so that few steps are enough
+    fields = [("prompt", "completion")] * len(rows("training")) + [("prompt", "answer")] * 8
+    chosen = [*rows("training"), *rows("training")[:8]]
+    data = [{name: row[name] for name in names} for row, names in zip(chosen, fields, strict=True)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
     return folder / "config.toml"
 
 
