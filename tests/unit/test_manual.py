@@ -1,0 +1,37 @@
+"""A manual that does not build, has a dead link, or asks another machine for something when it is read."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+_LOADED = re.compile(r"<(?:script|img|iframe)\b[^>]*\bsrc=\"?([^\s\">]+)|<link\b[^>]*\bhref=\"?([^\s\">]+)")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="no mkdocs: bash .ci/setup docs")
+def test_the_manual_builds_and_opens_without_any_other_machine(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=TOP,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = sorted((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        for found in _LOADED.findall(page.read_text(encoding="utf-8")):
+            address = "".join(found)
+            assert "://" not in address and not address.startswith("//"), f"{page.name} loads {address}"
+            if page.name != "404.html" and not address.startswith(("data:", "#")):
+                assert (page.parent / address.partition("?")[0].partition("#")[0]).exists(), f"{page.name}: {address}"
+    assert (tmp_path / "site" / "search" / "search_index.js").is_file(), "search needs the index as a script on disk"
