@@ -30,6 +30,7 @@ EFFECTS: dict[str, str] = {
     "run.marker": "a doorbell marker is touched in a run's folder",
     "campaign.event": "a campaign's next event is linked into place: the compare-and-set of its ledger",
     "campaign.config": "a training's config is written into the campaign's folder",
+    "campaign.watch": "an idle campaign notes what its candidates file was",
     "campaign.aside": "something unexpected in a campaign's folder is moved aside",
     "campaign.link": "what a job left is linked into the campaign's folder",
     "campaign.teacher": "a teacher file is moved into place",

@@ -40,6 +40,7 @@ from outerloop.controller.campaign_ledger import Books, CampaignLedger, Launch, 
 from outerloop.controller.campaign_places import Places
 from outerloop.controller.campaign_request import CampaignRequest, settings_in_force
 from outerloop.controller.campaign_slots import output_folder, slot_of
+from outerloop.controller.campaign_watch import file_stamp, note_idle
 from outerloop.controller.campaign_work import CONFIG, CannotHandOut, Rendered, campaign_work, render
 from outerloop.controller.engine import Blocking, Ending, Engine, Next
 from outerloop.controller.interest import drop_interest
@@ -145,6 +146,7 @@ class Campaign:
         if self._owed():
             return Next.MORE
         state = self.books.state
+        before = file_stamp(self.setting.candidates_path)
         candidates = self._candidates()
         if finished(state, self.config, candidates):
             return Ending({"round": 0, "verdict": campaign_verdict(self.books), "champion_seq": None})
@@ -159,6 +161,8 @@ class Campaign:
             raise Blocking("SPLIT", self._split_failure())
         if not state.live:
             self.engine.idle = self._why_idle()
+            if not state.stopped:
+                note_idle(self.context.root, self.request.id, self.setting.candidates_path, before)
         return Next.WAIT
 
     def _why_idle(self) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import platform as machine
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,7 +39,7 @@ from outerloop.record.models import Run
 from outerloop.record.store import Record
 from outerloop.settings import Settings, choose_lane, effective_backend
 from outerloop.slots import StateRoot
-from outerloop.slots.files import publish, read_json
+from outerloop.slots.files import publish, read_json, replace
 
 __all__ = [
     "Prepared",
@@ -320,8 +320,14 @@ def changed_image(execution: Execution) -> str:
 
 
 def leave_in_inbox(root: StateRoot, request: Request) -> None:
-    """Make the request durable; from here on it will be carried out."""
-    publish(root.inbox_request(request.id), request.to_json(), name="inbox.write")
+    """Make the request durable; from here on it will be carried out.
+
+    A campaign's later setting takes the place of one that still lies there; other requests of one id are the same.
+    """
+    if request.kind == "campaign":
+        replace(root.inbox_request(request.id), request.to_json(), name="inbox.write")
+    else:
+        publish(root.inbox_request(request.id), request.to_json(), name="inbox.write")
 
 
 def earlier_asks(record: Record, question: str) -> list[Run]:
@@ -397,8 +403,18 @@ def insert_run(realm_id: int, request: Request) -> Insert:
     )
 
 
-def import_inbox(record: Record, root: StateRoot) -> tuple[list[str], list[str]]:
-    """Take in what submitters left. Returns (run ids, problems); a torn or foreign file is named and left alone."""
+def _is_recorded(record: Record, run_id: str) -> bool:
+    with record.reading() as session:
+        return session.get(Run, run_id) is not None
+
+
+def import_inbox(
+    record: Record, root: StateRoot, again: Callable[[Request], None] | None = None
+) -> tuple[list[str], list[str]]:
+    """Take in what submitters left. Returns (run ids, problems); a torn or foreign file is named and left alone.
+
+    `again` is told of a request whose run the record has already, before the file goes: it may raise Refusal.
+    """
     taken, problems = [], []
     try:
         names = sorted(entry.name for entry in os.scandir(root.inbox) if entry.name.endswith(".json"))
@@ -410,6 +426,11 @@ def import_inbox(record: Record, root: StateRoot) -> tuple[list[str], list[str]]
             request = read_request(body)
             if name != f"{request.id}.json":
                 raise ValueError(f"it holds run {request.id}, and a request is named like its run")
+            if again is not None and _is_recorded(record, request.id):
+                try:
+                    again(request)
+                except Refusal as error:
+                    problems.append(f"inbox/{name}: {error}")
             enqueue(record, root, request)
         except (ValueError, DataError) as error:
             problems.append(f"inbox/{one_line(name)} is not a request: {one_line(str(error).splitlines()[0])}")

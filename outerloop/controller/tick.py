@@ -21,9 +21,12 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from outerloop.controller.advance import Advanced, advance
+from outerloop.controller.campaign_request import CampaignRequest
+from outerloop.controller.campaign_watch import changed
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.interest import cancel_unwanted
 from outerloop.controller.submit import import_inbox
+from outerloop.controller.training_request import Request
 from outerloop.dispatch.live import note_moves, survey
 from outerloop.dispatch.settle import fold_attempts
 from outerloop.dispatch.submit import recover_intents
@@ -86,7 +89,9 @@ def tick(deployment: Deployment) -> TickReport:
             report.ran = False
             report.notes.append("another tick is running")
             return report
-        report.imported, problems = import_inbox(deployment.record, deployment.root)
+        report.imported, problems = import_inbox(
+            deployment.record, deployment.root, lambda request: _asked_again(deployment, request)
+        )
         report.notes += problems
         _serve(deployment, report)
         _probe_disk(deployment, report)
@@ -102,6 +107,21 @@ def tick(deployment: Deployment) -> TickReport:
 
             report.notes += tell(deployment)
     return report
+
+
+def _asked_again(deployment: Deployment, request: Request) -> None:
+    """A campaign that was submitted once more while the record was away: its setting may be another one. Raises
+    Refusal."""
+    if isinstance(request, CampaignRequest):
+        from outerloop.controller.submit_campaign import change_setting
+
+        if change_setting(deployment, request.id, request.setting):
+            with deployment.record.transaction("tx.operator") as session:
+                mine = update(Run).where(Run.id == request.id)
+                session.execute(
+                    mine.where(Run.state == "blocked").values(state="queued", state_reason="", state_detail="")
+                )
+                session.execute(mine.where(Run.state != "ended").values(due_at=func.now()))
 
 
 def _serve(deployment: Deployment, report: TickReport) -> None:
@@ -143,6 +163,8 @@ def _fold(deployment: Deployment, report: TickReport) -> None:
     report.notes += [f"submitted again: {job}" for job in submitted.accepted]
     report.notes += cancel_unwanted(context, observation)
     doorbells = _doorbells(deployment)
+    # An idle campaign whose candidates were edited is like a run whose bell was rung.
+    doorbells += changed(deployment.root)
     rung = fold_wakes(context, observation) | {marker.name for marker in doorbells}
     if rung:
         with context.record.transaction("tx.observe") as session:

@@ -111,6 +111,10 @@ class StateRoot:
         """Touched by a wake that cannot reach the record."""
         return self.path / "doorbells" / _checked(run_id)
 
+    def idle(self, run_id: str) -> Path:
+        """What a campaign without work waits for."""
+        return self.path / "idle" / _checked(run_id)
+
     def champion_folder(self, key: str) -> Path:
         return self.champions / _checked(key)
 

@@ -7,12 +7,15 @@ people may do to its files meanwhile, operators' words, a record made anew. Not 
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from outerloop.champion import EvalEvent, PackageEvent, ReserveCheckEvent, RunEvent, TeacherEvent
+from outerloop.cli import app
 from outerloop.controller.rebuild import rebuild
 from outerloop.record.models import Attempt, CampaignEvent, Measure
 from tests.controller_rig.campaigns import CampaignWorld
@@ -392,6 +395,59 @@ def test_an_idle_campaign_costs_a_tick_nothing(world: CampaignWorld, count_state
     start = len(count_statements())
     world.tick()
     assert len(count_statements()) - start == nothing
+
+
+def test_an_edit_is_all_that_an_idle_campaign_needs_also_after_a_kill(world: CampaignWorld) -> None:
+    world.campaign(max_rounds=1)
+    world.candidates(a=[[30, 30]])
+    world.list.write_text(world.list.read_text() + "active = false\n")
+    run_id = world.submit_campaign()
+    for _ in range(3):
+        world.run_measures()
+        world.tick()
+    assert (world.run(run_id).state, world.run(run_id).state_reason) == ("waiting", "IDLE"), world.describe()
+    note = world.state.idle(run_id)
+    first = note.read_bytes()
+    world.tick()
+    assert note.read_bytes() == first and world.did("train") == 0
+    world.list.write_text(world.list.read_text() + "# nothing but a remark\n")
+    assert world.forked(lambda: world.tick(), fault="before:campaign.watch:kill") == -signal.SIGKILL
+    world.candidates(a=[[30, 30]])
+    ended(world, run_id)
+    assert world.did("train") == 1
+
+
+def test_a_setting_that_was_submitted_while_the_record_was_away_is_not_lost(
+    world: CampaignWorld, tmp_path: Path
+) -> None:
+    world.campaign(max_rounds=1)
+    world.candidates(a=[[30, 30]])
+    config = world.folder / "config.toml"
+    there = config.read_text()
+    away = there.replace(there.split('database_url = "')[1].split('"')[0], "postgresql://nobody@127.0.0.1:1/none")
+
+    def submitted_in_vain() -> None:
+        config.write_text(away)
+        try:
+            result = CliRunner(env={"OUTERLOOP_CONFIG": str(config)}).invoke(
+                app, ["submit", "campaign", str(world.toml), "--json"]
+            )
+        finally:
+            config.write_text(there)
+        assert json.loads(result.stdout)["state"] == "inbox", result.output
+
+    submitted_in_vain()
+    world.campaign(max_rounds=2)  # before the tick took the first one in: the later one counts
+    submitted_in_vain()
+    world.tick()
+    [run] = world.runs()
+    assert world.status(run.id)["rounds_opened"] <= 1
+    world.campaign(max_rounds=3)  # and after it did
+    submitted_in_vain()
+    world.tick()
+    assert not list(world.state.inbox.glob("*.json"))
+    ended(world, run.id)
+    assert world.status(run.id)["rounds_opened"] == 3 and len(world.runs()) == 1
 
 
 @pytest.fixture

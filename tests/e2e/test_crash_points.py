@@ -31,6 +31,7 @@ OTHERWHERE = {
     "campaign.config": "test_campaign_kills.py",
     "campaign.link": "test_campaign_kills.py",
     "campaign.teacher": "test_campaign_kills.py",
+    "campaign.watch": "test_campaigns.py: an idle campaign",
     "campaign.aside": "test_campaigns.py: what lies in a campaign's folder and does not belong there",
     "tx.campaign": "test_campaign_kills.py",
     "spool.make": "tests/service: the operator's own set-up, which can be repeated",
