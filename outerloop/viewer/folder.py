@@ -26,7 +26,7 @@ from outerloop.slots.files import MAX_JSON_BYTES, read_json
 from outerloop.viewer.answers import json_answer, page
 from outerloop.viewer.confined import readable
 from outerloop.viewer.reports import METRICS, RANKS, REPORT, Training, read_outputs, read_slot
-from outerloop.viewer.run_page import LOG_LINES, curves, machines, training_chart
+from outerloop.viewer.run_page import LOG_LINES, chosen_series, curves, machines, training_chart
 
 __all__ = ["Folder", "folder_chart_json", "folder_json", "folder_page", "recognised"]
 
@@ -169,6 +169,7 @@ def folder_page(request: Request) -> Response:
         training=found.training,
         machines=machines(found.training),
         loss_names=curves(found.training),
+        series=chosen_series(found.training, request.query_params.get("series", "")),
     )
 
 

@@ -32,7 +32,7 @@ from outerloop.viewer.confined import readable
 from outerloop.viewer.reports import Training, read_slot
 from outerloop.viewer.source import Looking
 
-__all__ = ["logs_page", "run_argument_json", "run_chart_json", "run_json", "run_logs_json", "run_page"]
+__all__ = ["chosen_series", "logs_page", "run_argument_json", "run_chart_json", "run_json", "run_logs_json", "run_page"]
 
 LOG_LINES = 40
 MOST_LOG_LINES = 5000
@@ -186,7 +186,13 @@ def run_page(request: Request) -> Response:
         facts=facts,
         machines=machines(training),
         loss_names=curves(training),
+        series=chosen_series(training, query.get("series", "")),
     )
+
+
+def chosen_series(training: Training, name: str) -> str:
+    """The curve of this name, "" when the training has none: then its losses are shown."""
+    return name if name in {series.name for series in training.series} else ""
 
 
 def curves(training: Training) -> list[str]:

@@ -1,7 +1,8 @@
 """How long the web view takes for each page of a large record: `python -m tests.bench viewer`.
 
 A record of 10,000 runs with 100,000 measures (9,000 ended, 1,000 open with 2,000 live jobs), 40 targets and benchmarks,
-1,500 champions, one run of 400 measures. Prints for each page and its JSON what one call costs over a real socket: CPU
+1,500 champions, one run of 400 measures, a campaign of 5,000 evaluations in 500 rounds. Prints for each page and its
+JSON what one call costs over a real socket: CPU
 time of this process (server and client) and of Postgres's backends, which is the server's time on an idle machine, and
 the wall time's median. Asserts nothing itself; test_viewer.py does, on the CPU time, because the wall time of a busy
 machine says nothing. Not covered: concurrent readers, slow file systems.
@@ -21,6 +22,8 @@ from pathlib import Path
 
 from sqlalchemy import text
 
+from outerloop.champion import events_to_jsonl
+from tests.bench.bench_champion_fold import ledger
 from tests.rows import World, make_world
 from tests.viewer.serving import viewing
 
@@ -28,6 +31,8 @@ RUNS = 10_000
 MEASURES = 100_000
 CALLS = 7
 LARGE = "c-00001"
+CAMPAIGN = "s-00001"
+EVALUATIONS = 5_000
 
 _ROWS = (
     # evidence as large as that of a climb of five pairs
@@ -97,6 +102,13 @@ PATHS = (
     f"/runs/{LARGE}/logs",
     "/benchmarks",
     "/benchmarks/target-1/bench-1",
+    "/campaigns",
+    f"/campaigns/{CAMPAIGN}",
+    f"/campaigns/{CAMPAIGN}/events",
+    f"/campaigns/{CAMPAIGN}/events?kind=eval&offset=4000&limit=500",
+    f"/api/campaigns/{CAMPAIGN}/events?limit=500",
+    f"/api/charts/campaigns/{CAMPAIGN}/front",
+    f"/api/charts/campaigns/{CAMPAIGN}/history",
     "/trainings",
     "/queue",
     "/queue?state=pending&reason=Priority&offset=500",
@@ -116,8 +128,22 @@ def fill(world: World) -> None:
     for statement in _ROWS:
         with world.session() as session:
             session.execute(text(statement), values)
+    _campaign(world)
     with world.session() as session:
         session.execute(text("analyze"))
+
+
+def _campaign(world: World) -> None:
+    """A campaign that has gone on for weeks."""
+    world.run(CAMPAIGN, kind="campaign", benchmark="gates", state="waiting", state_reason="JOBS")
+    rows = [
+        {"run": CAMPAIGN, "seq": event.seq, "kind": event.kind, "line": events_to_jsonl([event])}
+        for event in ledger(EVALUATIONS)
+    ]
+    with world.session() as session:
+        session.execute(
+            text("insert into campaign_events (run_id, seq, kind, line) values (:run, :seq, :kind, :line)"), rows
+        )
 
 
 def _backends(world: World) -> float:

@@ -17,8 +17,16 @@ from tests.rows import TARGET, World, at
 from tests.viewer.serving import Asking, viewing
 
 EVIL = "<script>alert(1)</script>\"'&`${x}\u202e\x1b[31m{{1313*77}}"
-PAGES = ("/", "/runs", "/benchmarks", "/trainings", "/queue", "/plans")
-LISTS = ("/api/status", "/api/runs", "/api/benchmarks", "/api/champions", "/api/queue", "/api/plans")
+PAGES = ("/", "/runs", "/benchmarks", "/campaigns", "/trainings", "/queue", "/plans")
+LISTS = (
+    "/api/status",
+    "/api/runs",
+    "/api/benchmarks",
+    "/api/champions",
+    "/api/campaigns",
+    "/api/queue",
+    "/api/plans",
+)
 CHARTS = ("/api/charts/days",)
 
 
@@ -68,6 +76,10 @@ def filled(world: World) -> None:
     world.attempt(world.measure("c-wait", "baseline"), slurm_state="running", node="n7")
     world.attempt(world.measure("c-wait", "candidate"), slurm_state="pending", slurm_reason="Priority")
     world.run("c-bloc", state="blocked", state_reason="CONTRACT", state_detail="gone")
+    world.run("s-loop", kind="campaign", benchmark="digits", state="waiting", state_reason="JOBS")
+    world.run("x-other", kind="entry", benchmark="sums", state="queued", state_reason="")
+    world.attempt(world.measure("x-other", "whatever"), slurm_state="running", node="n8")
+    world.event("x-other", "of a later version", {"deep": [{"x": None}]})
     world.run("c-fail")
     world.end("c-fail", "failed", "scope", "failed (scope): the candidate changes bench/score.py")
     world.tick(10)
@@ -94,6 +106,8 @@ def test_every_page_says_what_is_there(world: World) -> None:
         for told in ("accepted: over 1 pair", "7542.0", "4711", "What would have changed it", "verdict: accepted"):
             assert told in run, told
         assert "n7" in harmless_page(asking, "/runs/c-wait").text
+        other = harmless_page(asking, "/runs/x-other").text
+        assert "sums" in other and "n8" in other and "whatever" in other
         assert "outerloop retry c-bloc" in harmless_page(asking, "/runs/c-bloc").text
         benchmark = harmless_page(asking, f"/benchmarks/{TARGET}/tsp").text
         assert "Champion number 1" in benchmark and "7542.0" in benchmark
@@ -135,7 +149,7 @@ def test_names_that_are_markup_stay_text(world: World) -> None:
         place = f"/benchmarks/{TARGET}/{quote(name, safe='')}"
         for path in (*PAGES, "/runs/c-evil", "/runs/c-end", "/runs/c-evil/logs", place):
             page = harmless_page(asking, path)
-            if path not in ("/trainings", "/plans"):
+            if path not in ("/campaigns", "/trainings", "/plans"):
                 assert "alert(1)" in page.text, path
         for path in (f"/runs?text={quote(EVIL, safe='')}", f"/queue?reason={quote(name, safe='')}"):
             harmless_page(asking, path)
@@ -309,6 +323,9 @@ def test_select_is_all_that_it_needs(world: World) -> None:
                 *CHARTS,
                 "/runs/c-acce000001",
                 "/runs/c-wait/logs",
+                "/campaigns/s-loop",
+                "/campaigns/s-loop/events",
+                "/api/charts/campaigns/s-loop/front",
                 f"/benchmarks/{TARGET}/tsp",
             ):
                 assert asking.get(path).status == 200, path
