@@ -29,7 +29,7 @@ How the controller drives a campaign
    killed. `gpu_hours` of an outcome are those its job used. A job leaves `state.live` with its last awaited outcome;
    outcomes that are in the ledger already are not owed again.
 3. **Record.** `while next_work(…) == [Record(event)]`: append `event`. These follow from the ledger alone:
-   `pareto_set` before `champion` after an evaluation; failed `eval` of a listed checkpoint without a file;
+   `pareto_set` before `champion` after an evaluation;
    `reserve_check` verdicts; `package` dropped; `dispatch` candidates_rejected; `generation` opened; `reserve_check`
    started; `teacher` started; `run` ensemble; `round`. `round` freezes members, seeds, expanded overrides and
    the whole candidates list.

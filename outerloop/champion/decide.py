@@ -1,6 +1,6 @@
 """What has to be written to the ledger next, as far as the ledger itself decides it.
 
-Covers champion and front records, failed rows of missing files, reserve verdicts, generations, dropped packages,
+Covers champion and front records, reserve verdicts, generations, dropped packages,
 teachers, ensembles and rounds. Not covered: jobs (plan.py), and outcomes of jobs (outcomes.py).
 """
 
@@ -63,7 +63,7 @@ def due_event(state: CampaignState, config: CampaignConfig, candidates: Candidat
         return state.unrecorded[0]
     generation = state.generation
     if generation is not None:
-        event = _missing_file(state, generation) or _check_verdict(state, config, generation)
+        event = _check_verdict(state, config, generation)
         if event is not None:
             return event
     if state.packaging.overtaken and config.commands.package is not None:
@@ -103,22 +103,6 @@ def _opening(config: CampaignConfig, old: GenerationState | None, number: int, r
         previous_champion=old.champion.subject if old is not None and old.champion is not None else None,
         previous_front=tuple(item.subject for item in old.front.items()) if old is not None else (),
     )
-
-
-def _missing_file(state: CampaignState, generation: GenerationState) -> EvalEvent | None:
-    for ident, names in generation.unscored.items():
-        run = state.runs[ident]
-        for name in sorted(names):
-            if not run.checkpoints[name].sha256 and f"eval:test:{ident}/{name}" not in state.awaited:
-                return EvalEvent(
-                    status="failed",
-                    generation=run.generation,
-                    round=run.round,
-                    run_id=ident,
-                    checkpoint=name,
-                    detail="the run lists this checkpoint, but its file is missing",
-                )
-    return None
 
 
 # --- reserve check ------------------------------------------------------------------------------------------------

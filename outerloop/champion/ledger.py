@@ -175,9 +175,11 @@ def _run(state: CampaignState, event: RunEvent) -> None:
     run.checkpoints = {checkpoint.name: checkpoint for checkpoint in event.checkpoints}
     if current is not None and run.generation == current.number:
         current.unlaunched.pop(run.run_id, None)
-        if names:
-            current.unscored[run.run_id] = set(names)
-            current.pending[run.round] += len(names)
+        # A listed checkpoint without a file is never scored; the run's own event says which these are.
+        there = {checkpoint.name for checkpoint in event.checkpoints if checkpoint.sha256}
+        if there:
+            current.unscored[run.run_id] = there
+            current.pending[run.round] += len(there)
         _less_pending(current, run.round)
 
 
@@ -206,11 +208,12 @@ def _eval(state: CampaignState, event: EvalEvent) -> None:
     elif event.role == "reserve":
         run.reserve[event.checkpoint] = event
     elif event.role == "test" and inside and current is not None:
-        open_names = current.unscored[event.run_id]
-        open_names.discard(event.checkpoint)
-        if not open_names:
-            del current.unscored[event.run_id]
-        _less_pending(current, run.round)
+        open_names = current.unscored.get(event.run_id, set())
+        if event.checkpoint in open_names:
+            open_names.discard(event.checkpoint)
+            if not open_names:
+                del current.unscored[event.run_id]
+            _less_pending(current, run.round)
         if ranks is not None:
             _compete(state, current, event, *ranks)
 

@@ -6,7 +6,7 @@ which the controller writes itself (see the package docstring). Not covered: rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outerloop.champion.candidates import text_digest
@@ -15,6 +15,9 @@ from outerloop.champion.events import Checkpoint, EvalEvent, RunEvent
 from outerloop.champion.report import ReportError, checkpoints_to_score, parse_report, validation_ranks
 from outerloop.champion.state import CampaignState
 from outerloop.champion.work import Job
+
+MOST_NAMED = 5
+"""Checkpoints that a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,14 @@ def training_event(job: Job, config: CampaignConfig, end: TrainingEnd) -> RunEve
             )
         )
     missing = [checkpoint.name for checkpoint in checkpoints if not checkpoint.sha256]
-    detail = f"missing checkpoint files: {', '.join(missing)}" if missing else end.detail
+    detail = f"missing checkpoint files: {_some(missing)}" if missing else end.detail
     return RunEvent.model_validate({**common, "status": "trained", "detail": detail, "checkpoints": tuple(checkpoints)})
+
+
+def _some(names: Sequence[str]) -> str:
+    """A list for a sentence: the first few, and how many there are besides."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def evaluation_events(

@@ -20,6 +20,10 @@ from outerloop.json_text import JsonError, parse_json
 # Checkpoint names end in the epoch, by the contract with the train command.
 _EPOCH = re.compile(r"-(\d{4,})$")
 
+MOST_CHECKPOINTS = 1000
+"""Checkpoints that a run may offer. Each is an event, a report and a turn of the campaign's loop; a search of weeks
+has some ten of them per run, and a list of thousands is a broken program's."""
+
 
 class ReportError(ValueError):
     """A file that a command wrote can't be used. `problems` names every reason."""
@@ -71,6 +75,10 @@ def checkpoints_to_score(selection: str, pareto: str | None) -> tuple[str, tuple
         entries = load_object(pareto, "pareto.json").get("checkpoints")
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise ReportError(["pareto.json: checkpoints must be a list of objects with a checkpoint"])
+        if len(entries) > MOST_CHECKPOINTS:
+            raise ReportError(
+                [f"pareto.json lists {len(entries)} checkpoints, more than the {MOST_CHECKPOINTS} allowed"]
+            )
         names |= {_checkpoint_name(entry.get("checkpoint"), "pareto.json") for entry in entries}
     return selected, tuple(sorted(names))
 

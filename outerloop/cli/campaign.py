@@ -187,8 +187,13 @@ def _speaking(name: str) -> Iterator[tuple[Deployment, Run]]:
 
 def _go_on(deployment: Deployment, run: Run) -> None:
     from outerloop.controller.advance import advance
+    from outerloop.controller.tick import ring_doorbell
 
     advanced = advance(deployment, run.id)
+    if advanced.busy:
+        # What was said stands in the ledger, where the process at work finds it; the marker is for its looking away.
+        ring_doorbell(deployment.root, run.id)
+        advanced.sentence = "another process is at work on it and takes this in; the next tick looks again"
     say(str(advanced.sentence), prefix=f"{run.id}  {advanced.state:<8} ")
     notes([*advanced.notes, *deployment.notes])
 

@@ -8,6 +8,7 @@ Killed at any instruction, the next call goes on from what is committed and on d
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 
 from outerloop.controller.deployment import Deployment
@@ -63,10 +64,11 @@ def advance(deployment: Deployment, run_id: str) -> Advanced:
     lease = context.record.take_lease(run_id, seconds=context.patience.lease)
     if lease is None:
         return Advanced(run_id, "busy", "another process is advancing it")
+    started = time.monotonic()
     try:
         for _ in range(MOST_STEPS):
             try:
-                advanced = Engine(deployment, lease).go(KINDS)
+                advanced = Engine(deployment, lease, started).go(KINDS)
                 break
             except (Behind, Again):
                 continue

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar, cast
 
 from outerloop.champion import (
     CampaignConfig,
-    EvalEvent,
     Event,
     GenerationEvent,
     Job,
@@ -43,7 +43,9 @@ from outerloop.job.reports import MOST_BYTES
 from outerloop.slots import SlotDirectory
 from outerloop.slots.files import make_folder, sync_folder
 
-__all__ = ["Ended", "failure_events", "harvest"]
+__all__ = ["Ended", "Memory", "failure_events", "harvest"]
+
+_T = TypeVar("_T")
 
 TOTALS = "totals.json"
 """In a split's folder: the test set's denominators, if the split command tells them."""
@@ -66,17 +68,36 @@ class Ended:
         return self.launch.job
 
 
-def harvest(books: Books, config: CampaignConfig, places: Places, ended: Ended) -> list[Event]:
+class Memory:
+    """What a pass has read of jobs that have ended, so that many outcomes of one job cost one reading."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], object] = {}
+
+    def once(self, ended: Ended, read: Callable[[], _T]) -> _T:
+        """What `read` gave for this end of a job when it was first asked for."""
+        key = (ended.slot.digest, ended.ok, ended.output)
+        if key not in self._known:
+            self._known[key] = read()
+        return cast(_T, self._known[key])
+
+
+def harvest(
+    books: Books, config: CampaignConfig, places: Places, ended: Ended, memory: Memory | None = None
+) -> list[Event]:
     """The events that a job's end owes, in order; links what it left into the campaign's folder. Raises OSError."""
+    memory = memory or Memory()
     match ended.job.kind:
         case "split":
             return [_split(books, places, ended)]
         case "train":
-            return [_training(config, places, ended)]
+            return [memory.once(ended, lambda: _training(config, places, ended))]
         case "evaluate" if ended.job.role == "development":
             return [_margins(ended)]
         case "evaluate":
-            return [*_evaluation(books, places, ended)]
+            results = memory.once(ended, lambda: _results(books, places, ended))
+            reason = "the evaluator wrote no report" if ended.ok else ended.detail
+            return [*evaluation_events(books.state, ended.job, results, reason=reason, gpu_hours=ended.gpu_hours)]
         case "teacher":
             return [_teacher(places, ended)]
         case "package":
@@ -259,7 +280,8 @@ def _config_digest(slot: SlotDirectory) -> str:
 # -- evaluation
 
 
-def _evaluation(books: Books, places: Places, ended: Ended) -> list[EvalEvent]:
+def _results(books: Books, places: Places, ended: Ended) -> dict[str, Scored]:
+    """What an evaluator left, by checkpoint."""
     job = ended.job
     names = [member.checkpoint for member in job.members]
     if job.ensemble:
@@ -271,8 +293,7 @@ def _evaluation(books: Books, places: Places, ended: Ended) -> list[EvalEvent]:
         if report is not None and job.role == "reserve":
             optimism = recorded_optimism(books, places)
         results[name] = Scored(report, digest_of(scores_path(ended.slot, position)), optimism)
-    reason = "the evaluator wrote no report" if ended.ok else ended.detail
-    return evaluation_events(books.state, job, results, reason=reason, gpu_hours=ended.gpu_hours)
+    return results
 
 
 # -- teacher

@@ -35,7 +35,7 @@ from outerloop.champion import (
     ready_order,
 )
 from outerloop.controller.campaign_candidates import Listed, read_candidates
-from outerloop.controller.campaign_harvest import Ended, failure_events, harvest
+from outerloop.controller.campaign_harvest import Ended, Memory, failure_events, harvest
 from outerloop.controller.campaign_ledger import Books, CampaignLedger, Launch, insert_events, read_books
 from outerloop.controller.campaign_places import Places
 from outerloop.controller.campaign_request import CampaignRequest, settings_in_force
@@ -111,6 +111,7 @@ class Campaign:
         self.rows: dict[str, _Row] = {}
         """Slots of live jobs, looked at once a pass: what ends meanwhile is the next pass's."""
         self.rendered: dict[tuple[str, int], Rendered] = {}
+        self.memory = Memory()
 
     # -- what the engine asks
 
@@ -126,6 +127,7 @@ class Campaign:
     def before_jobs(self) -> Ending | None:
         """Fold the ledger; what a process left on disk before it died goes into the record."""
         self.books, tail = read_books(self.context.record, self.ledger)
+        self.engine.campaign_seq = self.books.state.seq
         if tail:
             with self._fenced() as session:
                 insert_events(session, self.request.id, tail)
@@ -137,7 +139,8 @@ class Campaign:
             self.engine.notes += drop_interest(self.context, self.request.id, "the campaign was cancelled")
         self.rows = self._rows()
         while self._record_due() or self._take_in() or self._hand_out():
-            pass
+            if self.engine.turn_over:
+                break
         self._commit_live()
 
     def step(self) -> Ending | Next:
@@ -189,6 +192,7 @@ class Campaign:
         with self._fenced() as session:
             insert_events(session, self.request.id, [written])
         self.books.take(written)
+        self.engine.campaign_seq = self.books.state.seq
 
     def _candidates(self) -> Listed | BrokenCandidates:
         state = self.books.state
@@ -253,7 +257,7 @@ class Campaign:
             output = None if row.attempt is None else output_folder(slot, row.attempt, row.restart)
             told = f"{row.reason}: {row.detail}" if row.detail else row.reason
             ended = Ended(launch, slot, row.state == "done", row.exit_code, told, output, row.gpu_hours)
-            return harvest(self.books, self.config, self.places, ended)
+            return harvest(self.books, self.config, self.places, ended, self.memory)
         if self.books.state.cancelled and not row.live:
             return failure_events(self.books, job, CANCELLED, gpu_hours=row.gpu_hours)
         if job.kind == "package" and row.state == "exhausted" and not row.submitted:

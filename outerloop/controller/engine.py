@@ -9,6 +9,7 @@ Killed at any instruction, the next pass goes on from what is committed and on d
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,14 +28,19 @@ from outerloop.dispatch.arrays import awaited_jobs, with_arrays
 from outerloop.dispatch.budget import Budget
 from outerloop.dispatch.settle import OpenAttempt, fold_attempts, live_attempts, open_attempts
 from outerloop.dispatch.submit import recover_intents, submit_ready
-from outerloop.dispatch.wakes import ring_later
-from outerloop.record.models import Await, Event, Measure, Run, Slot
+from outerloop.dispatch.wakes import ENDED, ring_later, silence
+from outerloop.record.models import Await, CampaignEvent, Event, Measure, Run, Slot
 from outerloop.record.store import LeaseHandle
 
 __all__ = ["MOST_STEPS", "Advanced", "Again", "Blocking", "Ending", "Engine", "Kind", "Next"]
 
 MOST_STEPS = 10_000
 """More steps than any run has; a loop that does not end is our error, not a wait."""
+
+
+TURN_SECONDS = 60.0
+"""After so long a pass hands its turn on, at the next step: a run with endless work must not keep the tick, which is
+one process for all of them, nor an operator's word. What is left is due at once, in the next turn."""
 
 
 @dataclass
@@ -113,7 +119,11 @@ class Kind(Protocol):
 class Engine:
     """One pass over one run under its lease."""
 
-    def __init__(self, deployment: Deployment, lease: LeaseHandle) -> None:
+    def __init__(self, deployment: Deployment, lease: LeaseHandle, started: float | None = None) -> None:
+        self.started = time.monotonic() if started is None else started
+        """When the turn began, by time.monotonic()."""
+        self.campaign_seq: int | None = None
+        """Number of the newest event of a campaign's own ledger that this pass has taken in."""
         self.deployment = deployment
         self.context = deployment.context
         self.lease = lease
@@ -125,6 +135,11 @@ class Engine:
         self.notes: list[str] = []
         self.idle: tuple[str, str] | None = None
         """Reason word and sentence for a rest without jobs, where the kind knows better than we do."""
+
+    @property
+    def turn_over(self) -> bool:
+        """Whether what is left should be left to the next turn."""
+        return time.monotonic() - self.started >= TURN_SECONDS
 
     # -- the pass
 
@@ -151,11 +166,12 @@ class Engine:
             step = kind.step()
             if isinstance(step, Ending):
                 return self._end(step)
-            if step is Next.MORE or changed:
+            over = self.turn_over
+            if (step is Next.MORE or changed) and not over:
                 continue
             self._submit(kind)
-            if not self.submitted_now:
-                return self._park(kind.round)
+            if over or not self.submitted_now:
+                return self._park(kind.round, again=over)
         raise RuntimeError(f"run {self.run_id} did not come to rest in {MOST_STEPS} steps")
 
     # -- reading
@@ -263,8 +279,9 @@ class Engine:
 
     # -- resting
 
-    def _park(self, round_: int) -> Advanced:
-        """Save what is awaited and ask for a doorbell; nothing stays in memory."""
+    def _park(self, round_: int, *, again: bool = False) -> Advanced:
+        """Save what is awaited and ask for a doorbell; nothing stays in memory. `again`: the turn is over, the work is
+        not, so the run is due at once."""
         observation_final: list[bool] = []
         with self.context.record.fenced("tx.park", self.lease, seconds=self.context.patience.lease) as session:
             now = session.scalar(select(func.clock_timestamp()))
@@ -276,18 +293,22 @@ class Engine:
                 rows = [{"run_id": self.run_id, "attempt_id": attempt.id} for attempt in attempts]
                 session.execute(insert(Await), rows)
             run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
-            if run.state == "ended":
+            if run.state == "ended" or self._overtaken(session):
                 raise Again
             run.state = "waiting"
             run.state_reason, run.state_detail = _why_waiting(slots, attempts)
             if self.idle is not None and not attempts:
                 run.state_reason, run.state_detail = self.idle
-            run.due_at = due = self._due(now, slots, attempts)
+            if again:
+                run.state_reason, run.state_detail = "TURN", f"goes on in its next turn, after {TURN_SECONDS:g} s"
+            run.due_at = due = now if again else self._due(now, slots, attempts)
             run.last_error = None
             run.updated_at = now
             job_ids = awaited_jobs(session, attempts, [slot.id for slot in slots])
             observation_final = [a.absent_at is not None for a in attempts if a.state == "submitted"]
         reason = f"waiting for {len(attempts)} job{'s' if len(attempts) != 1 else ''}"
+        if again:
+            job_ids, reason = [], "its turn is over; the next one goes on"
         all_final = not job_ids or (bool(observation_final) and all(observation_final))
         ring = ring_later(
             self.context,
@@ -300,6 +321,16 @@ class Engine:
         if ring not in {"rings", "already rings", "off"}:
             self.notes.append(f"no wake job: {ring}; the tick goes on with this run")
         return self._done("waiting", reason)
+
+    def _overtaken(self, session: Session) -> bool:
+        """Whether somebody's word reached the ledgers after they were read: it must not wait for the next look."""
+        told = session.scalar(select(func.count()).select_from(Event).where(Event.run_id == self.run_id)) or 0
+        if told > len(self.events):
+            return True
+        if self.campaign_seq is None:
+            return False
+        newest = session.scalar(select(func.max(CampaignEvent.seq)).where(CampaignEvent.run_id == self.run_id)) or 0
+        return newest > self.campaign_seq
 
     def _gone(self, attempts: Sequence[OpenAttempt]) -> set[str]:
         """Awaited jobs that this process's listing should have shown and did not."""
@@ -334,7 +365,7 @@ class Engine:
         """Not ended, nobody charged: somebody has to do something, and `detail` says what is wrong."""
         with self.context.record.fenced("tx.block", self.lease, seconds=self.context.patience.lease) as session:
             run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
-            if run.state == "ended":
+            if run.state == "ended" or self._overtaken(session):
                 raise Again
             run.state, run.state_reason, run.state_detail = "blocked", reason, detail
             run.due_at = None
@@ -358,7 +389,8 @@ class Engine:
         return self._done("ended", ending.sentence)
 
     def _drop(self) -> None:
-        self.notes += drop_interest(self.context, self.run_id, "its run has ended")
+        self.notes += drop_interest(self.context, self.run_id, ENDED)
+        silence(self.context, self.run_id, ENDED)
 
     def _done(self, state: str, sentence: str) -> Advanced:
         return Advanced(self.run_id, state, sentence, self.submitted, self.notes)

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from outerloop.controller.deployment import Deployment, account
 from outerloop.controller.interest import drop_interest
 from outerloop.controller.ledger import PAUSED, Behind, Ledger, crowned, effective_cancel, fold_events, paused
+from outerloop.dispatch.wakes import ENDED, silence
 from outerloop.record.models import Attempt, Measure, Run, Slot
 from outerloop.record.store import Record
 
@@ -99,6 +100,7 @@ def cancel(deployment: Deployment, run_id: str, why: str) -> list[str]:
         with context.record.transaction("tx.operator") as session:
             row = session.scalars(select(Run).where(Run.id == run_id).with_for_update()).one()
             fold_events(session, row, events, root=context.root)
+        silence(context, run_id, ENDED)
         return drop_interest(context, run_id, why)
     raise OperatorError(f"run {run_id} is changing too fast to cancel; try again")
 

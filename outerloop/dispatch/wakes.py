@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import exists, func, select
+from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, Unknown, When
@@ -25,10 +25,13 @@ from outerloop.record.models import Heartbeat, Run, Wake
 from outerloop.record.store import LeaseHandle
 from outerloop.slots.files import replace
 
-__all__ = ["WakePolicy", "fold_wakes", "ring_later"]
+__all__ = ["WakePolicy", "fold_wakes", "ring_later", "silence"]
 
 LONGEST_AWAITED = 500
 """Ids in one dependency. 999 were fine on Slurm 22.05 and 24.11; the rest is left to the tick."""
+
+SUPERSEDED = "a newer one rings instead"
+ENDED = "its run has ended"
 
 
 @dataclass(frozen=True)
@@ -95,13 +98,37 @@ def ring_later(
         match outcome:
             case Accepted(job_id=job_id):
                 row.state, row.job_id = "submitted", job_id
+                older = _silenced(session, lease.run_id, SUPERSEDED, before=number)
             case Refused(reason=why, when=when):
                 row.state, row.reason = "dead", why
                 return f"refused: {why}" + (" (later)" if when is When.LATER else "")
             case Unknown(why=why):
                 row.state, row.reason = "dead", f"unknown: {why}"
                 return "unknown"
+    if older:
+        cancel_jobs(context, older)
     return "rings"
+
+
+def silence(context: Context, run_id: str, why: str) -> None:
+    """Cancel a run's doorbells: nobody waits for them any more. One whose submission is still under way is found and
+    cancelled by a tick (fold_wakes)."""
+    with context.record.reading() as session:
+        if not session.scalar(select(exists().where(Wake.run_id == run_id, Wake.state == "submitted"))):
+            return
+    with context.record.transaction("tx.wake", flushed=False) as session:
+        doomed = _silenced(session, run_id, why)
+    if doomed:
+        cancel_jobs(context, doomed)
+
+
+def _silenced(session: Session, run_id: str, why: str, before: int | None = None) -> list[str]:
+    """Give up a run's pending wakes, all or those before a number; returns their jobs, which are to be cancelled."""
+    mine = [Wake.run_id == run_id, Wake.state == "submitted"]
+    if before is not None:
+        mine.append(Wake.number < before)
+    rows = session.execute(update(Wake).where(*mine).values(state="dead", reason=why).returning(Wake.job_id))
+    return sorted(job_id for job_id in rows.scalars() if job_id is not None)
 
 
 def _not_needed(
@@ -113,7 +140,12 @@ def _not_needed(
     living = (
         select(func.count())
         .select_from(Wake)
-        .where(Wake.realm_id == context.record.realm_id, Wake.state.in_(["intent", "submitted"]))
+        .where(
+            Wake.realm_id == context.record.realm_id,
+            Wake.state.in_(["intent", "submitted"]),
+            # This run's own makes room for the next one.
+            Wake.run_id != run_id,
+        )
     )
     last, rings, live = session.execute(select(mine.scalar_subquery(), same, living.scalar_subquery())).one()
     if rings and awaited:
@@ -158,7 +190,8 @@ def _submit(
 
 
 def fold_wakes(context: Context, observation: Observation) -> set[str]:
-    """Close the rows of wakes that ended and cancel those that can never start; returns the runs to look at."""
+    """Close the rows of wakes that ended and cancel those that can never start or that nobody needs: a run that has
+    ended needs none, any other its newest. Returns the runs to look at."""
     if not observation.complete:
         return set()
     rung: set[str] = set()
@@ -167,9 +200,16 @@ def fold_wakes(context: Context, observation: Observation) -> set[str]:
         wakes = session.scalars(
             select(Wake).where(Wake.realm_id == context.record.realm_id, Wake.state.in_(["intent", "submitted"]))
         ).all()
+        runs = {wake.run_id for wake in wakes}
+        ended = set(session.scalars(select(Run.id).where(Run.id.in_(runs), Run.state == "ended")))
+        newest: dict[str, int] = {}
+        for wake in wakes:
+            if wake.state == "submitted":
+                newest[wake.run_id] = max(newest.get(wake.run_id, 0), wake.number)
         for wake in wakes:
             if wake.created_at >= observation.started:
                 continue
+            idle = ENDED if wake.run_id in ended else SUPERSEDED if wake.number < newest.get(wake.run_id, 0) else ""
             if wake.job_id is None:
                 found = observation.named(wake.job_name).row
                 if found is not None:
@@ -186,6 +226,9 @@ def fold_wakes(context: Context, observation: Observation) -> set[str]:
                 wake.state, wake.reason = "dead", row.reason
                 doomed.append(wake.job_id)
                 rung.add(wake.run_id)
+            elif idle:
+                wake.state, wake.reason = "dead", idle
+                doomed.append(wake.job_id)
         waiting = set(session.scalars(select(Run.id).where(Run.id.in_(rung), Run.state == "waiting")).all())
     if doomed:
         cancel_jobs(context, doomed)

@@ -189,7 +189,7 @@ def test_one_evaluator_job_takes_all_checkpoints_of_a_run_and_comes_before_train
     assert desk.state.live == {}
 
 
-def test_a_checkpoint_without_its_file_is_a_failed_row_and_never_a_job(desk: Desk) -> None:
+def test_a_checkpoint_without_its_file_is_never_a_job_and_the_run_says_so_once(desk: Desk) -> None:
     desk.append(
         RunEvent(
             status="trained",
@@ -199,10 +199,16 @@ def test_a_checkpoint_without_its_file_is_a_failed_row_and_never_a_job(desk: Des
             checkpoints=(Checkpoint(name="m-0001"), Checkpoint(name="m-0002", sha256="x", selected=True)),
         )
     )
-    (row,) = desk.of(EvalEvent)
-    assert (row.checkpoint, row.status) == ("m-0001", "failed")
-    assert "file is missing" in row.detail
-    assert [m.checkpoint for m in desk.jobs()[0].members] == ["m-0002"]
+    assert desk.of(EvalEvent) == [] and [m.checkpoint for m in desk.jobs()[0].members] == ["m-0002"]
+    # Ledgers of earlier versions have a row for it, which changes nothing.
+    desk.append(
+        EvalEvent(
+            status="failed", run_id=SMALL, generation=1, round=1, checkpoint="m-0001", detail="its file is missing"
+        )
+    )
+    assert desk.state.anomalies == [] and [m.checkpoint for m in desk.jobs()[0].members] == ["m-0002"]
+    desk.score(SMALL, "m-0002", 1, 1)
+    assert desk.state.generation is not None and not desk.state.generation.unscored
 
 
 def test_champion_and_front_records_follow_the_evaluation_that_made_them(desk: Desk) -> None:

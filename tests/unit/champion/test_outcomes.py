@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from outerloop.champion import CampaignState, EvalEvent, Job, Scored, TrainingEnd, evaluation_events, ready_order
 from outerloop.champion import training_event as event_of
+from outerloop.champion.report import MOST_CHECKPOINTS
 from tests.unit.champion.world import campaign
 
 JOB = Job(
@@ -49,6 +51,19 @@ def test_a_trained_run_offers_its_pareto_entries_and_its_selected_checkpoint() -
 def test_a_missing_checkpoint_file_is_named() -> None:
     event = event_of(JOB, campaign(), TrainingEnd(exit_code=0, selection=SELECTION))
     assert (event.status, event.detail) == ("trained", "missing checkpoint files: m-0002")
+
+
+def test_a_list_without_end_is_one_event_and_a_few_names() -> None:
+    names = [{"checkpoint": f"m-{number:04d}"} for number in range(MOST_CHECKPOINTS + 1)]
+    selection = json.dumps({"checkpoint": "m-0000"})
+    few = TrainingEnd(exit_code=0, selection=selection, pareto=json.dumps({"checkpoints": names[:-1]}))
+    event = event_of(JOB, campaign(), few)
+    assert event.status == "trained" and len(event.checkpoints) == MOST_CHECKPOINTS
+    assert event.detail.endswith(f"m-0004 and {MOST_CHECKPOINTS - 5} more")
+    many = dataclasses.replace(few, pareto=json.dumps({"checkpoints": names}))
+    event = event_of(JOB, campaign(), many)
+    assert event.status == "train_failed"
+    assert event.detail == "pareto.json lists 1001 checkpoints, more than the 1000 allowed"
 
 
 @pytest.mark.parametrize(
