@@ -194,6 +194,11 @@ class SlurmSettings(_Section):
     query_timeout_seconds: float = Field(
         default=60.0, gt=0, description="squeue, sacct and scontrol count as not answering after so long."
     )
+    max_script_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=4096,
+        description="Largest job script that the site takes: max_script_size of its SchedulerParameters.",
+    )
     accounting: Literal["auto", "on", "off"] = Field(
         default="auto", description="Whether sacct is asked. auto: unless the site turned out to have none."
     )

@@ -222,6 +222,8 @@ class SiteLimits:
     message_timeout_seconds: int | None = None
     kill_wait_seconds: int | None = None
     preempt_mode: str = ""
+    max_script_bytes: int | None = None
+    """None where the site sets none, so that Slurm's default holds."""
     accounting: bool | None = None
     partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 

@@ -265,6 +265,7 @@ class SlurmCli:
             message_timeout_seconds=_leading_int(values.get("MessageTimeout")),
             kill_wait_seconds=_leading_int(values.get("KillWait")),
             preempt_mode=values.get("PreemptMode", ""),
+            max_script_bytes=script_limit(values.get("SchedulerParameters", "")),
             # 24.11 prints (null) where 22.05 prints accounting_storage/none.
             accounting=None if storage is None else storage not in ("accounting_storage/none", "(null)", ""),
             partitions=_partitions(partitions.stdout),
@@ -373,6 +374,12 @@ def _partitions(text: str) -> dict[str, dict[str, str]]:
         if name:
             partitions[name] = pairs
     return partitions
+
+
+def script_limit(parameters: str) -> int | None:
+    """Bytes of `max_script_size` among SchedulerParameters (slurm.conf(5)); None where it is not set."""
+    found = re.search(r"(?:^|,)\s*max_script_size=(\d+)", parameters, re.IGNORECASE)
+    return int(found[1]) if found and int(found[1]) > 0 else None
 
 
 def _leading_int(text: str | None) -> int | None:

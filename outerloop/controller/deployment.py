@@ -88,6 +88,7 @@ def open_compute(settings: Settings, root: StateRoot) -> Compute:
         user=slurm.user,
         submit_timeout=slurm.sbatch_timeout_seconds,
         query_timeout=slurm.query_timeout_seconds,
+        max_script_bytes=slurm.max_script_bytes,
         accounting=slurm.accounting,
     )
     if slurm.api == "cli":

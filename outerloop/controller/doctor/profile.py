@@ -21,7 +21,7 @@ __all__ = ["differences", "facts", "proposal", "pyslurm", "site_file"]
 
 
 def facts(site: Site) -> Iterator[Finding]:
-    """What the controller itself says, for the profile. No finding of its own: `backend` prints it."""
+    """What the controller itself says, for the profile; `backend` prints most of it."""
     limits = site.limits
     if limits is None:
         return
@@ -35,9 +35,19 @@ def facts(site: Site) -> Iterator[Finding]:
         ("accounting", limits.accounting, "AccountingStorageType"),
     ):
         site.propose(("site", key), value, f"{shown}: {source}")
+    site.propose(
+        ("slurm", "max_script_bytes"), limits.max_script_bytes, f"{shown}: SchedulerParameters max_script_size"
+    )
+    if limits.max_script_bytes is not None and limits.max_script_bytes < site.settings.slurm.max_script_bytes:
+        yield Finding(
+            "scripts",
+            WARN,
+            f"the site takes job scripts of {limits.max_script_bytes} bytes, slurm.max_script_bytes is"
+            f" {site.settings.slurm.max_script_bytes}",
+            f"set slurm.max_script_bytes = {limits.max_script_bytes}, or let `outerloop doctor --write` do it",
+        )
     if limits.accounting is False:
         site.propose(("slurm", "accounting"), "off", f"{shown}: AccountingStorageType is none")
-    yield from ()
 
 
 def pyslurm(site: Site) -> Iterator[Finding]:
