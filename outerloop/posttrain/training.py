@@ -138,6 +138,7 @@ def _trained(
     import transformers
     import trl
 
+    _reporters(config, out)
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     checkpoints = out / "checkpoints"
@@ -237,6 +238,22 @@ def _trained(
         name = asked[0].name if asked else "the trainer"
         raise Stopped(f"{name} ended {stage} after step {trainer.state.global_step} of {table.max_steps}")
     return _finished(stage, config, trainer, tokenizer, out, base, seed)
+
+
+def _reporters(config: Config, out: Path) -> None:
+    """Refuse reporters that are not there, and keep TensorBoard's files out of the checkpoints, which are deleted."""
+    if not config.tracking.report_to:
+        return
+    from transformers.integrations import get_available_reporting_integrations
+
+    present = get_available_reporting_integrations()
+    missing = [name for name in config.tracking.report_to if name not in present]
+    if missing:
+        raise StageError(
+            f"tracking.report_to: {', '.join(missing)} can't be used here, not installed or unknown; "
+            f"there is {', '.join(sorted(present)) or 'none'}"
+        )
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
 
 
 def _colocated(config: Config, table: Any, *, gpu: bool, server: bool) -> dict[str, Any]:

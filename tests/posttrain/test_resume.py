@@ -138,6 +138,14 @@ def test_an_engine_that_is_not_there_is_refused_before_training(pipeline: Callab
     assert not early.out.exists()
 
 
+def test_a_reporter_that_is_not_there_is_refused_before_training(pipeline: Callable[[str], Pipeline]) -> None:
+    told = pipeline("told")
+    told.write(training_rows()[:60], **SHORT, tracking={"report_to": ["tensorbord"]})
+    assert told.run() == 2, told.log
+    assert "tracking.report_to: tensorbord can't be used here, not installed or unknown" in told.log
+    assert not (told.out / "sft" / "checkpoints").exists()
+
+
 def test_adapters_are_merged_and_preferences_are_learned(pipeline: Callable[[str], Pipeline]) -> None:
     preferring = pipeline("dpo")
     pairs = [{"prompt": row["prompt"], "chosen": row["answer"], "rejected": "nothing"} for row in training_rows()[:40]]

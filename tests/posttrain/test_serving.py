@@ -229,6 +229,41 @@ def test_a_server_whose_keeper_was_killed_dies_too(tmp_path: Path) -> None:
     made.stop()
 
 
+TIED = """
+import os, subprocess, sys, time
+print(os.getpid(), flush=True)
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+time.sleep(3600)
+"""
+
+
+def test_what_a_killed_server_spawned_and_forked_ends_itself(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import pathlib; pathlib.Path(__file__).with_name('ran').touch()")
+    beside = Path(serve.__file__).parent / "beside"
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            "import subprocess, sys; subprocess.run(sys.argv[1:])",
+            sys.executable,
+            "-c",
+            TIED,
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{beside}:{tmp_path}", "OUTERLOOP_TIED": "1"},
+    )
+    assert parent.stdout is not None
+    children = [int(parent.stdout.readline()), int(parent.stdout.readline())]
+    assert all(map(running, children)) and (tmp_path / "ran").exists()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until(lambda: not any(map(running, children)))
+
+
 def test_gpus_are_those_of_the_ones_that_are_visible() -> None:
     assert visible_gpus("", {}) is None
     assert visible_gpus("1,2", {}) == "1,2"

@@ -25,7 +25,7 @@ def written(folder: Path, **over: Any) -> Path:
     lists = f"{SHIPPED / 'task-lists'}/"
     config = compose("tiny-llama", "tiny-sft-grpo", ["tiny-sums"], "train.jsonl", project="t", task_list_root=lists)
     config["sft"] |= {"max_steps": 40, "save_steps": 40}
-    config["grpo"] |= {"engine": "vllm", "max_steps": STEPS, "save_steps": 6, "learning_rate": 2e-3}
+    config["grpo"] |= {"engine": "vllm", "max_steps": STEPS, "save_steps": 6, "learning_rate": 5e-4}
     config["grpo"] |= {"rewards": ["tests.vllm.rewards:words"], "generation_batch_size": 64}
     config["grpo"] |= {"per_device_train_batch_size": 64, "lr_scheduler_type": "constant"}
     config["evaluation"] |= {"engine": "vllm", "batch_size": 16}
