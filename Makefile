@@ -31,7 +31,7 @@ demo-posttrain: venv        ## four entries to a post-training challenge on the 
 
 test: venv                  ## everything, on a real Slurm and a real Postgres
 	bash .ci/setup test
-	$(MAKE) check docs
+	$(MAKE) check
 	OUTERLOOP_REQUIRE_SLURM=1 OUTERLOOP_REQUIRE_BROWSER=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: venv             ## unit and property tests only
