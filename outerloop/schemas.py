@@ -53,10 +53,24 @@ def _campaign() -> dict[str, Any]:
     return CampaignConfig.model_json_schema()
 
 
+def _candidates() -> dict[str, Any]:
+    from outerloop.champion.candidates import CandidatesFile
+
+    return CandidatesFile.model_json_schema()
+
+
+def _challenge() -> dict[str, Any]:
+    from outerloop.compose.challenge import Challenge
+
+    return Challenge.model_json_schema()
+
+
 KINDS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "contract": (".outerloop.toml, a target's statement of its benchmarks and scope", _contract),
     "config": ("config.toml, the settings of a deployment", _config),
     "campaign": ("campaign.toml, what a campaign runs and how it compares", _campaign),
+    "candidates": ("candidates.toml, what a campaign trains in each round", _candidates),
+    "challenge": ("challenges/<id>.toml, what entries share and how one wins", _challenge),
 }
 """Kind -> (which file it describes, what makes it)."""
 

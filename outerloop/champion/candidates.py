@@ -50,13 +50,15 @@ class Candidate(BaseModel):
         return expand_generation(path, generation) if isinstance(path, str) else None
 
 
-class _CandidatesFile(BaseModel):
+class CandidatesFile(BaseModel):
+    """The file as it is written: what a campaign trains in each round."""
+
     model_config = ConfigDict(extra="forbid")
 
     candidates: list[Candidate] = Field(default_factory=list, description="The candidates.")
 
     @model_validator(mode="after")
-    def _distinct(self) -> _CandidatesFile:
+    def _distinct(self) -> CandidatesFile:
         # A case-insensitive file system would give two such candidates one folder.
         names = [candidate.name.casefold() for candidate in self.candidates]
         twice = sorted({c.name for c in self.candidates if names.count(c.name.casefold()) > 1})
@@ -110,7 +112,7 @@ def text_digest(text: str) -> str:
 
 def parse_candidates(text: str, filename: str = "candidates.toml") -> CandidateList:
     """The candidates of a TOML text. Raises ConfigError with every problem, each with its line."""
-    parsed = parse_model(_CandidatesFile, TomlSource(text, filename))
+    parsed = parse_model(CandidatesFile, TomlSource(text, filename))
     return CandidateList(tuple(parsed.candidates), text_digest(text))
 
 

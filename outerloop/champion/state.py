@@ -152,6 +152,15 @@ class CampaignState:
     anomalies: list[str] = field(default_factory=list)
 
 
+def run_status(state: CampaignState, run: RunState) -> str:
+    """Where a run stands, in words: its end, or "running", "to come", or "left out" by a new generation."""
+    if run.status != "open":
+        return run.status.replace("_", " ")
+    if f"run:{run.run_id}" in state.awaited:
+        return "running"
+    return "to come" if state.generation is not None and run.generation == state.generation.number else "left out"
+
+
 def reserve_result(state: CampaignState, check: ReserveCheckEvent) -> EvalEvent | None:
     """The reserve evaluation that an open check decides by; None while there is none.
 

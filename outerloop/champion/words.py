@@ -34,7 +34,8 @@ def _words(event: Event) -> str:
         case "round":
             return f"round {event.round} opened: {', '.join(member.candidate.name for member in event.members)}"
         case "run":
-            listed = f", {len(event.checkpoints)} checkpoints" if event.status == "trained" else ""
+            count = len(event.checkpoints)
+            listed = f", {count} checkpoint{'' if count == 1 else 's'}" if event.status == "trained" else ""
             return f"{event.run_id} {event.status.replace('_', ' ')}{listed}"
         case "eval" if event.status == "scored":
             return f"{event.subject} scored on {event.role}: {counts_text(event)}"

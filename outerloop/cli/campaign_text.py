@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outerloop.champion import EvalEvent, front_table
+from outerloop.champion.state import run_status
 from outerloop.champion.words import counts_text, event_sentence
 from outerloop.cli.text import Columns, Hanging, moment, one_line, plain
 
@@ -119,12 +120,13 @@ def _head(view: CampaignView, told: dict[str, Any]) -> Iterator[tuple[str, str]]
             yield "              ", counts_text(champion)
         yield (
             "  front       ",
-            f"{told['front']} of {told['evaluations']} evaluations; the reserve is asked after"
-            f" {told['until_check']} more",
+            f"{told['front']} of {told['evaluations']} evaluations"
+            + ("" if run.state == "ended" else f"; the reserve is asked after {told['until_check']} more"),
         )
         if told["teacher"] != "none":
             yield "  teacher     ", str(told["teacher"])
-    runs = ", ".join(f"{count} {status}" for status, count in sorted(told["runs"].items()))
+    counted = Counter(run_status(state, item) for item in state.runs.values())
+    runs = ", ".join(f"{count} {status}" for status, count in sorted(counted.items()))
     if runs:
         yield "  runs        ", runs
     if told["gpu_hours_used"] or told["gpu_hours"]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from outerloop.champion import CampaignState, EvalEvent, Front, GenerationEvent, RowError, Rules
 from outerloop.champion.rows import REJECTED_TOTAL
-from outerloop.champion.state import RunState, compared_row, comparison, coverage
+from outerloop.champion.state import RunState, compared_row, comparison, coverage, run_status
 from outerloop.controller.campaign_fold import Fold
 
 __all__ = [
@@ -330,15 +330,6 @@ def _point(event: EvalEvent, counts: tuple[int, ...], rules: Rules, on_front: bo
     )
 
 
-def _status(state: CampaignState, run: RunState) -> str:
-    """A run that has no end yet: at work, to come, or left behind by a new generation."""
-    if run.status != "open":
-        return run.status
-    if f"run:{run.run_id}" in state.awaited:
-        return "running"
-    return "to come" if state.generation is not None and run.generation == state.generation.number else "left out"
-
-
 def _members(state: CampaignState, runs: Sequence[RunState], points: Sequence[Point]) -> dict[str, Member]:
     scored: dict[str, list[Point]] = {}
     for point in points:
@@ -351,7 +342,7 @@ def _members(state: CampaignState, runs: Sequence[RunState], points: Sequence[Po
             candidate=run.member.candidate.name if run.member is not None else run.run_id,
             seed=run.member.seed if run.member is not None else None,
             student=run.student,
-            status=_status(state, run),
+            status=run_status(state, run),
             checkpoints=len(run.checkpoints),
             scored=len(mine),
             best=min((point.counts for point in mine), default=()),

@@ -79,6 +79,34 @@ def test_campaigns_have_one() -> None:
     assert set(schema("campaign")["properties"]) == set(campaign.CampaignConfig.model_fields)
 
 
+def test_campaigns_and_candidates_that_are_shipped_are_valid() -> None:
+    folder = TOP / "configs" / "campaigns"
+    document = tomllib.loads((folder / "digits.toml").read_text(encoding="utf-8"))
+    assert valid("campaign", document) == []
+    assert valid("campaign", {**document, "max_round": 3})
+    listed = tomllib.loads((folder / "digits" / "candidates.toml").read_text(encoding="utf-8"))
+    assert valid("candidates", listed) == []
+    first = listed["candidates"][0]
+    for wrong in ({"name": "two words"}, {"bse": "x"}, {"active": "no"}):
+        assert valid("candidates", {"candidates": [{**first, **wrong}]}), wrong
+
+
+def test_challenges_that_are_shipped_are_valid() -> None:
+    paths = sorted((TOP / "configs" / "challenges").glob("*.toml"))
+    assert len(paths) >= 4
+    for path in paths:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        assert valid("challenge", document) == [], path
+        for wrong in (
+            {"decision": {"alfa": 0.05}},
+            {"decision": {"alpha": "0.05"}},
+            {"decision": {"train_seeds": 0}},
+            {"challenge": {**document["challenge"], "suites": []}},
+            {"rules": {}},
+        ):
+            assert valid("challenge", {**document, **wrong}), wrong
+
+
 def test_the_command_prints_it_and_knows_near_names() -> None:
     result = CliRunner().invoke(app, ["schema", "contract"])
     assert result.exit_code == 0 and json.loads(result.output) == schema("contract")
