@@ -16,7 +16,8 @@ __all__ = ["schema"]
 @click.command(
     "schema",
     help="Print the JSON Schema of a KIND of file (contract, config, campaign, candidates, challenge), for editors that"
-    " check TOML. Put `#:schema ./outerloop.schema.json` on the first line of the file, or name it in the editor's settings.",
+    " check TOML. Put `#:schema ./outerloop.schema.json` on the first line of the file, or name it in the"
+    " editor's settings.",
 )
 @click.argument("kind")
 def schema(kind: str) -> None:
