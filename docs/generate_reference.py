@@ -85,7 +85,7 @@ what is wrong with one, with lines; `outerloop schema contract` prints a schema 
 
 
 def campaign() -> str:
-    from outerloop.champion.candidates import _CandidatesFile
+    from outerloop.champion.candidates import CandidatesFile
     from outerloop.champion.config import COMMAND_FIELDS, CampaignConfig
 
     fields = [
@@ -107,7 +107,7 @@ def campaign() -> str:
 """,
         model_tables(CampaignConfig, "`campaign.toml`"),
         "\n".join(fields),
-        model_tables(_CandidatesFile, "The candidates file"),
+        model_tables(CandidatesFile, "The candidates file"),
     )
 
 

@@ -120,6 +120,8 @@ class CampaignLine:
     rounds: int = 0
     champion: str = ""
     counts: tuple[int, ...] = ()
+    champion_generation: int | None = None
+    """An older one than `generation` while the current one has no champion yet."""
     champion_at: str = ""
     check: str = ""
 
@@ -161,7 +163,12 @@ def _told(event: Event) -> dict[str, Any]:
             # The newest may be the split's end, which has no reason of its own.
             return {"generation": event.generation} | ({"reason": event.reason} if event.reason else {})
         case "champion":
-            return {"champion": event.subject, "counts": event.counts, "champion_at": event.time or ""}
+            return {
+                "champion": event.subject,
+                "counts": event.counts,
+                "champion_generation": event.generation,
+                "champion_at": event.time or "",
+            }
         case "reserve_check":
             return {"check": event.status}
         case _:

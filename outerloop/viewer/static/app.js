@@ -12,7 +12,7 @@
   const hues = {
     accepted: "--good", finished: "--calm", rejected: "--warn", failed: "--bad", cancelled: "--line-strong",
     champion: "--accent", base: "--line-strong", candidate: "--accent", link: "--line",
-    dominated: "--line-strong", ensemble: "--series-2", front: "--ink", star: "--accent",
+    dominated: "--soft", ensemble: "--series-2", front: "--ink", star: "--accent",
     "check-passed": "--good", "check-luck": "--bad",
     "series-0": "--series-0", "series-1": "--series-1", "series-2": "--series-2", "series-3": "--series-3",
   };
