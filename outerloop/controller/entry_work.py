@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -247,8 +248,8 @@ class _Maker:
             "network": False,
             # the number of threads changes the order of sums, and so the last bits of every weight
             "launch": {"argv": ["/bin/sh", "-c", script], "env": {"OMP_NUM_THREADS": str(count)}, "files": files},
-            # a training fails by itself, unless its server did
-            "infrastructure_exits": [UNAVAILABLE] if resumable else [1, 2, 3, UNAVAILABLE],
+            # a training fails by itself, unless its server did, or somebody or the kernel killed it
+            "infrastructure_exits": [UNAVAILABLE, -signal.SIGKILL, *([] if resumable else [1, 2, 3])],
             "input_files": [],
             "environment_slot": "",
             "output_cap_bytes": OUTPUT_CAP_BYTES,

@@ -419,6 +419,8 @@ class Execution:
             )
         if self._scratch_is_full():
             raise Stopped(phase, "SCRATCH_FULL", "the scratch disk is full", exit_code=code, signal=number)
+        if number is not None and -number in work.infrastructure_exits:
+            raise Stopped(phase, REFUSED, f"the {phase} was killed by {signal_words(number)}", signal=number)
         if number is not None:
             raise Stopped(phase, f"SIGNAL_{number}", f"the {phase} was killed by {signal_words(number)}", signal=number)
         assert code is not None, "a command ends by a signal or with a code"

@@ -88,7 +88,8 @@ class Work:
     reports: Mapping[str, Any] | None = None
     """Reports in the checkpoint folder that a lost attempt may have finished; see reports.py."""
     infrastructure_exits: tuple[int, ...] = ()
-    """Exit codes of the command that say nothing of what was submitted, such as an evaluation that was refused."""
+    """Exit codes of the command, and signals as negative numbers, that say nothing of what was submitted: an evaluation
+    that was refused, a training that somebody killed."""
     keep_logs_bytes: int = DEFAULT_LOG_BYTES
     term_grace_seconds: float = DEFAULT_TERM_GRACE_SECONDS
     output_cap_bytes: int = DEFAULT_CAP_BYTES

@@ -1,4 +1,4 @@
-"""The stages of an entry without torch: `python entry_stage.py WORK …`, as `outerloop.posttrain.stage` is called.
+"""The stages of an entry without torch: `main(folder, [WORK, …])`, with the words of `outerloop.posttrain.stage`.
 
 Everything is the real stage's (arguments, data, contamination, suites, scorers, sealing, records, exit codes) but what
 takes long: a training reads from its first row how many per cent of the tasks its model will solve, and a model solves
@@ -90,7 +90,3 @@ def main(here: Path, argv: list[str]) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
     assert STOPPED == os.EX_TEMPFAIL
     return stage.main(argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

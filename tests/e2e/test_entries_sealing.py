@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ TASKS = 10
 
 
 @pytest.fixture
-def world(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> EntryWorld:
+def world(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[EntryWorld]:
     pytest.importorskip("trl")
     made = EntryWorld(tmp_path / "w", database, monkeypatch)
     configs = made.folder / "configs"
@@ -50,7 +51,8 @@ def world(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Ent
         '[meta]\nstatus = "active"\n[challenge]\nmodel = "tiny-llama"\nmethod = "tiny-sft"\nsuites = ["held"]\n'
         "[decision]\ntrain_seeds = 1\n"
     )
-    return made
+    yield made
+    made.close()
 
 
 def _enter(world: EntryWorld, skill: str) -> str:
