@@ -35,6 +35,8 @@ from outerloop.viewer.source import Looking
 __all__ = ["chosen_series", "logs_page", "run_argument_json", "run_chart_json", "run_json", "run_logs_json", "run_page"]
 
 LOG_LINES = 40
+TRAINS = ("training", "entry")
+"""Kinds whose processes report metrics and heartbeats."""
 MOST_LOG_LINES = 5000
 MOST_MEASURES = 200
 MOST_EVENTS = 200
@@ -122,7 +124,9 @@ def _training(looking: Looking, view: RunView, role: str) -> tuple[MeasureView |
         if not chosen:
             raise HTTPException(404, f"Run {view.row.id} has no task {role}.")
     else:
-        chosen = [m for m in view.current if m.attempts][:8]
+        ran = [m for m in view.current if m.attempts]
+        # of an entry its own trainings come before the evaluations of its opponent
+        chosen = sorted(ran, key=lambda m: m.side != "candidate")[:8]
     found = Training()
     for measure in chosen:
         found = read_slot(SlotDirectory(looking.root.slot(measure.slot), measure.slot))
@@ -149,7 +153,7 @@ def run_page(request: Request) -> Response:
         argued = _argued(looking, view)
         measure, attempt, logs = _logs(looking, view, query.get("role", ""), _count(query.get("attempt")), LOG_LINES)
         training, task, facts = Training(), None, None
-        if row.kind == "training":
+        if row.kind in TRAINS:
             task, training = _training(looking, view, query.get("task", ""))
             facts = TrainingFacts(looking, view)
         usual = None
@@ -187,6 +191,7 @@ def run_page(request: Request) -> Response:
         machines=machines(training),
         loss_names=curves(training),
         series=chosen_series(training, query.get("series", "")),
+        trains=row.kind in TRAINS,
     )
 
 
@@ -235,7 +240,7 @@ def run_json(request: Request) -> Response:
     with request.app.state.source.looking() as looking:
         view = _view(looking, request.path_params["run"])
         action = next_action(view, last_tick(looking.record), cadence_seconds=looking.cadence_seconds)
-        training = TrainingFacts(looking, view).as_json() if view.row.kind == "training" else None
+        training = TrainingFacts(looking, view).as_json() if view.row.kind in TRAINS else None
     told = [{"at": at, "what": what} for at, what in timeline(view)]
     return json_answer({**plain(view), "next": plain(action), "timeline": told, "training": training})
 

@@ -98,6 +98,8 @@ def _places(world: EntryWorld, runs: list[str]) -> dict[str, bytes]:
             answer = asking.get(path)
             assert answer.status == 200, f"{path}: {answer.status} {answer.text[:500]}"
             found[path] = answer.body
+        assert "loss" in asking.get(f"/api/charts/runs/{runs[0]}/loss").text, "the page draws its first training"
+        assert "sft-1" in asking.get(f"/runs/{runs[0]}").text
     return found
 
 
