@@ -54,7 +54,7 @@ class _Schedule:
             "max_submit_jobs": rng.choice((None, None, 3)),
             "max_array_size": rng.choice((0, 1000, 1000, 4)),
         }
-        # Ten measures at once cost several times what two do.
+        # Six measures at once cost twice what two do.
         flavour = rng.choices(list(CANDIDATES), (6, 3, 2, 2))[0]
         self.candidates = rng.sample(list(CANDIDATES[flavour]), rng.randint(1, 2))
         self.seconds = rng.choice(DURATIONS)

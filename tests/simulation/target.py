@@ -48,11 +48,11 @@ shared = ["src/shared/"]
 
 FLAVOURS = {
     "": "",
-    "pairs": 'rule = { kind = "paired", pairs = 5 }',
-    "packed": 'rule = { kind = "paired", pairs = 5 }\npack = 3',
+    "pairs": 'rule = { kind = "paired", pairs = 3, alpha = 0.125 }',
+    "packed": 'rule = { kind = "paired", pairs = 3, alpha = 0.125 }\npack = 3',
     "side-by-side": "colocate = true",
 }
-"""Contracts by the branch that has them: one pair, ten measures that become ready together, the same three to a job,
+"""Contracts by the branch that has them: one pair, six measures that become ready together, the same three to a job,
 and both sides of a pair in one job."""
 
 BASE = {"bench.sh": "exit 0\n", "src/cost": "10\n", "src/shared/bytes": "100\n"}
