@@ -45,8 +45,10 @@ The `eval` starts outerloop once per shell. To spare that, write the script to a
 
 _MEANINGS = {
     ExitCode.OK: "done; a verdict is a success, whichever it is, but for `scope`, which is a refusal (3)",
-    ExitCode.UNEXPECTED: "unexpected: a defect of outerloop, or a verdict that does not agree with its slots",
-    ExitCode.BAD_INPUT: "usage or bad input: options, settings, contract; `doctor` found something to repair",
+    ExitCode.UNEXPECTED: "unexpected: a defect of outerloop; a verdict that does not agree with its slots; a campaign's"
+    " ledger that does not hold, or is torn on disk",
+    ExitCode.BAD_INPUT: "usage or bad input: options, settings, contract, a ledger that no campaign can begin with;"
+    " `doctor` found something to repair",
     ExitCode.REFUSED: "refused: scope, budget, lane, what a service does not take; a run that is blocked as soon as it"
     " is submitted; what `pause`, `resume`, `cancel` and `retry` can't do to a run as it stands",
     ExitCode.RECORD_UNAVAILABLE: "the record (database) is unavailable",

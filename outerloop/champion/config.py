@@ -18,6 +18,11 @@ from outerloop.champion.work import Resources
 
 __all__ = ["COMMAND_FIELDS", "CampaignConfig", "Command", "Commands", "ConfigError", "Rules", "parse_campaign"]
 
+MOST_WHOLE = 2**63 - 1
+"""The largest count and seed: what a signed 64-bit integer holds, as databases and splitters have them."""
+MOST_SEED = 2**62
+"""Seeds count up from the base, and all of them are signed 64-bit integers."""
+
 # Named fields that a command's template may use, and those without which it can't do its work.
 COMMAND_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "split": (
@@ -97,8 +102,10 @@ class CampaignConfig(BaseModel):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Name of the campaign")
     commands: Commands = Field(description="What it runs.")
     candidates: str = Field(min_length=1, description="Path of the candidates file, re-read every round")
-    base_seed: int = Field(default=0, ge=0, description="Generation g is split with seed base_seed + g")
-    train_seed_base: int = Field(default=0, ge=0, description="Round r is trained with seed train_seed_base + r")
+    base_seed: int = Field(default=0, ge=0, le=MOST_SEED, description="Generation g is split with seed base_seed + g")
+    train_seed_base: int = Field(
+        default=0, ge=0, le=MOST_SEED, description="Round r is trained with seed train_seed_base + r"
+    )
     parallel: int = Field(default=4, ge=1, description="Most live jobs of this campaign")
     max_rounds: int | None = Field(default=None, ge=1, description="Most rounds, over all generations")
     gpu_hours: float | None = Field(default=None, gt=0, description="GPU-hours that this campaign may use")

@@ -12,10 +12,14 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from outerloop.champion.candidates import Candidate
-from outerloop.champion.config import Rules
+from outerloop.champion.config import MOST_WHOLE, Rules
 from outerloop.champion.work import Job, Member, Role
 
-Counts = dict[str, int]
+Whole = Annotated[int, Field(ge=0, le=MOST_WHOLE)]
+"""A number, a count or a seed: what a signed 64-bit integer holds, as databases and splitters have them."""
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Hours = Annotated[float, Field(ge=0.0)]
+Counts = dict[str, Whole]
 
 
 class LedgerError(ValueError):
@@ -25,9 +29,9 @@ class LedgerError(ValueError):
 class _Event(BaseModel):
     """Common to all: `seq` counts from 1 without gaps per campaign (0: not appended yet); `time` is ISO 8601 UTC."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    seq: int = Field(default=0, description="Place in the ledger, from 1 without gaps.")
+    seq: Whole = Field(default=0, description="Place in the ledger, from 1 without gaps.")
     time: str | None = Field(default=None, description="When it was written, UTC.")
 
 
@@ -40,28 +44,28 @@ class GenerationEvent(_Event):
 
     kind: Literal["generation"] = Field(default="generation", description="Kind.")
     status: Literal["opened", "split_ready", "split_failed"] = Field(default="opened", description="What happened.")
-    generation: int = Field(description="Generation.")
+    generation: Whole = Field(description="Generation.")
     reason: str = Field(default="", description="Why the generation was opened.")
-    seed: int | None = Field(default=None, description="Seed of its split.")
+    seed: Whole | None = Field(default=None, description="Seed of its split.")
     rules: Rules | None = Field(default=None, description="How its rows compare.")
     previous_champion: str | None = Field(default=None, description="Champion of the generation before.")
     previous_front: tuple[str, ...] = Field(default=(), description="Front of the generation before.")
     split_sha256: str = Field(default="", description="SHA-256 of the split.")
-    totals: tuple[int, ...] | None = Field(
+    totals: tuple[Whole, ...] | None = Field(
         default=None, description="Denominators of the test set, in the objectives' order, if the split told them."
     )
     detail: str = Field(default="", description="Why it failed.")
-    gpu_hours: float = Field(default=0.0, description="GPU-hours that it took.")
+    gpu_hours: Hours = Field(default=0.0, description="GPU-hours that it took.")
 
 
 class RoundMember(BaseModel):
     """One training of a round, frozen when the round opens; overrides are expanded."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     run_id: str = Field(description="Its training.")
     candidate: Candidate = Field(description="The candidate, `{generation}` expanded.")
-    seed: int = Field(description="Seed of the training.")
+    seed: Whole = Field(description="Seed of the training.")
     base_sha256: str = Field(default="", description="SHA-256 of its base config.")
     student: bool = Field(default=False, description="Whether it learns from a teacher.")
     soft_targets_sha256: str = Field(default="", description="SHA-256 of the soft targets that it learns from.")
@@ -71,8 +75,8 @@ class RoundEvent(_Event):
     """A round was opened. `candidates` is the whole list it was opened from, as written."""
 
     kind: Literal["round"] = Field(default="round", description="Kind.")
-    generation: int = Field(description="Generation.")
-    round: int = Field(description="Round.")
+    generation: Whole = Field(description="Generation.")
+    round: Whole = Field(description="Round.")
     members: tuple[RoundMember, ...] = Field(description="What is trained.")
     candidates: tuple[Candidate, ...] = Field(default=(), description="The list it was opened from, as written.")
     candidates_sha256: str = Field(default="", description="SHA-256 of the candidates file.")
@@ -81,13 +85,13 @@ class RoundEvent(_Event):
 class Checkpoint(BaseModel):
     """A checkpoint that a run offers. `sha256` is "" when the file is missing."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(description="Its name.")
     sha256: str = Field(default="", description="SHA-256; empty where the file is missing.")
     selected: bool = Field(default=False, description="Whether the training chose it.")
-    gate_auc: float | None = Field(default=None, description="Area under the gate's curve, on validation.")
-    validation_fail_to_pass: int | None = Field(default=None, description="Its fail-to-pass errors on validation.")
+    gate_auc: Share | None = Field(default=None, description="Area under the gate's curve, on validation.")
+    validation_fail_to_pass: Whole | None = Field(default=None, description="Its fail-to-pass errors on validation.")
     validation_scores_sha256: str = Field(default="", description="SHA-256 of its validation scores.")
 
 
@@ -99,15 +103,15 @@ class RunEvent(_Event):
         description="How it ended."
     )
     run_id: str = Field(description="The training.")
-    generation: int = Field(description="Generation.")
-    round: int = Field(description="Round.")
+    generation: Whole = Field(description="Generation.")
+    round: Whole = Field(description="Round.")
     detail: str = Field(default="", description="Why it failed.")
     exit_code: int | None = Field(default=None, description="Exit code of the command.")
     config_sha256: str = Field(default="", description="SHA-256 of its config.")
     inputs_sha256: str = Field(default="", description="Equal for trainings that share their inputs.")
     checkpoints: tuple[Checkpoint, ...] = Field(default=(), description="What it offers.")
     members: tuple[Member, ...] = Field(default=(), description="Members of an ensemble.")
-    gpu_hours: float = Field(default=0.0, description="GPU-hours that it took.")
+    gpu_hours: Hours = Field(default=0.0, description="GPU-hours that it took.")
 
 
 class EvalEvent(_Event):
@@ -115,18 +119,18 @@ class EvalEvent(_Event):
 
     kind: Literal["eval"] = Field(default="eval", description="Kind.")
     status: Literal["scored", "failed"] = Field(default="scored", description="Whether it was scored.")
-    generation: int = Field(description="Generation.")
-    round: int = Field(description="Round.")
+    generation: Whole = Field(description="Generation.")
+    round: Whole = Field(description="Round.")
     run_id: str = Field(description="The training.")
     checkpoint: str = Field(description="The checkpoint.")
     role: Role = Field(default="test", description="Whose items were scored.")
     detail: str = Field(default="", description="Why it failed.")
     row: Counts = Field(default_factory=dict, description="Counts of the report.")
     decided: Counts | None = Field(default=None, description="Counts of the decided items alone.")
-    rates: dict[str, float] = Field(default_factory=dict, description="Rates of the report.")
-    macro_f1: float | None = Field(default=None, description="Macro F1.")
-    s_f1: float | None = Field(default=None, description="F1 of the passing class.")
-    gate_auc: float | None = Field(default=None, description="Area under the gate's curve.")
+    rates: dict[str, Share] = Field(default_factory=dict, description="Rates of the report.")
+    macro_f1: Share | None = Field(default=None, description="Macro F1.")
+    s_f1: Share | None = Field(default=None, description="F1 of the passing class.")
+    gate_auc: Share | None = Field(default=None, description="Area under the gate's curve.")
     gate_curve: tuple[tuple[float, ...], ...] | None = Field(default=None, description="Points of that curve.")
     reject_band: tuple[float, float] | None = Field(
         default=None, description="Scores between which items are rejected."
@@ -137,7 +141,7 @@ class EvalEvent(_Event):
     checkpoint_sha256: str = Field(default="", description="SHA-256 of the checkpoint.")
     report_sha256: str = Field(default="", description="SHA-256 of the report.")
     scores_sha256: str = Field(default="", description="SHA-256 of the scores.")
-    gpu_hours: float = Field(default=0.0, description="GPU-hours that it took.")
+    gpu_hours: Hours = Field(default=0.0, description="GPU-hours that it took.")
 
     @property
     def subject(self) -> str:
@@ -149,10 +153,10 @@ class ChampionEvent(_Event):
     """The champion changed; `eval_seq` is the evaluation that made it one."""
 
     kind: Literal["champion"] = Field(default="champion", description="Kind.")
-    generation: int = Field(description="Generation.")
+    generation: Whole = Field(description="Generation.")
     subject: str = Field(description="Training and checkpoint.")
-    eval_seq: int = Field(description="The evaluation that made it champion.")
-    counts: tuple[int, ...] = Field(description="Its error counts.")
+    eval_seq: Whole = Field(description="The evaluation that made it champion.")
+    counts: tuple[Whole, ...] = Field(description="Its error counts.")
     previous: str | None = Field(default=None, description="Champion before it.")
 
 
@@ -160,29 +164,29 @@ class ParetoSetEvent(_Event):
     """The front changed: who entered, who left (in order of arrival) and how many are on it now."""
 
     kind: Literal["pareto_set"] = Field(default="pareto_set", description="Kind.")
-    generation: int = Field(description="Generation.")
-    eval_seq: int = Field(description="The evaluation that changed the front.")
+    generation: Whole = Field(description="Generation.")
+    eval_seq: Whole = Field(description="The evaluation that changed the front.")
     entered: str = Field(description="Who entered.")
     left: tuple[str, ...] = Field(default=(), description="Who left, in order of arrival.")
-    size: int = Field(description="How many are on it now.")
+    size: Whole = Field(description="How many are on it now.")
 
 
 class CheckLine(BaseModel):
     """The reserve test of one objective, numbers and all; see reserve.HoldUpLine."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     objective: str = Field(description="Name of the objective.")
-    test_count: int = Field(description="Errors on the test set.")
-    test_total: int = Field(description="Items of it.")
-    reserve_count: int = Field(description="Errors on the reserve.")
-    reserve_total: int = Field(description="Items of it.")
+    test_count: Whole = Field(description="Errors on the test set.")
+    test_total: Whole = Field(description="Items of it.")
+    reserve_count: Whole = Field(description="Errors on the reserve.")
+    reserve_total: Whole = Field(description="Items of it.")
     optimism: float = Field(description="Expected true rate, less the rate on the set it was chosen on.")
     z: float | None = Field(description="Statistic; none for an exact test.")
-    p: float = Field(description="Its p value.")
-    power: float = Field(description="Chance to notice errors that rose by half.")
-    false_alarm: float = Field(description="Chance of `luck` for a model that was not selected and did not change.")
-    false_alarm_selected: float = Field(description="The same, for the best of so many.")
+    p: Share = Field(description="Its p value.")
+    power: Share = Field(description="Chance to notice errors that rose by half.")
+    false_alarm: Share = Field(description="Chance of `luck` for a model that was not selected and did not change.")
+    false_alarm_selected: Share = Field(description="The same, for the best of so many.")
 
 
 class ReserveCheckEvent(_Event):
@@ -194,10 +198,10 @@ class ReserveCheckEvent(_Event):
 
     kind: Literal["reserve_check"] = Field(default="reserve_check", description="Kind.")
     status: Literal["started", "passed", "luck", "stale", "not_run"] = Field(description="How it ended.")
-    generation: int = Field(description="Generation.")
+    generation: Whole = Field(description="Generation.")
     subject: str = Field(description="Training and checkpoint.")
-    champion_seq: int = Field(description="The champion event that is checked.")
-    evaluations: int = Field(description="Comparable test rows at the trigger.")
+    champion_seq: Whole = Field(description="The champion event that is checked.")
+    evaluations: Whole = Field(description="Comparable test rows at the trigger.")
     rule: str = Field(default="z", description="The rule.")
     alpha: float | None = Field(default=None, description="Its level.")
     lines: tuple[CheckLine, ...] = Field(default=(), description="Its numbers, per objective.")
@@ -213,14 +217,14 @@ class TeacherEvent(_Event):
 
     kind: Literal["teacher"] = Field(default="teacher", description="Kind.")
     status: Literal["started", "margins", "finished", "failed"] = Field(description="The step.")
-    generation: int = Field(description="Generation.")
-    attempt: int = Field(description="Attempt, from 1.")
+    generation: Whole = Field(description="Generation.")
+    attempt: Whole = Field(description="Attempt, from 1.")
     members: tuple[Member, ...] = Field(default=(), description="Frozen at `started`.")
     group: str = Field(default="", description="Which group of margins.")
     path: str = Field(default="", description="The file.")
     sha256: str = Field(default="", description="Its SHA-256.")
     detail: str = Field(default="", description="Why it failed.")
-    gpu_hours: float = Field(default=0.0, description="GPU-hours that it took.")
+    gpu_hours: Hours = Field(default=0.0, description="GPU-hours that it took.")
 
 
 class PackageEvent(_Event):
@@ -228,11 +232,11 @@ class PackageEvent(_Event):
 
     kind: Literal["package"] = Field(default="package", description="Kind.")
     status: Literal["launched", "finished", "dropped", "launch_failed"] = Field(description="The step.")
-    generation: int = Field(description="Generation.")
+    generation: Whole = Field(description="Generation.")
     subject: str = Field(description="Training and checkpoint.")
     exit_code: int | None = Field(default=None, description="Exit code of the command.")
     detail: str = Field(default="", description="Why it could not start.")
-    gpu_hours: float = Field(default=0.0, description="GPU-hours that it took.")
+    gpu_hours: Hours = Field(default=0.0, description="GPU-hours that it took.")
 
 
 class DispatchEvent(_Event):
@@ -248,7 +252,7 @@ class DispatchEvent(_Event):
         description="What was said."
     )
     job: Job | None = Field(default=None, description="The job, as it was handed out.")
-    setting: int = Field(default=0, description="Number of the submission whose tree and environment it runs in.")
+    setting: Whole = Field(default=0, description="Number of the submission whose tree and environment it runs in.")
     target: str = Field(default="", description="What is tried again.")
     reason: str = Field(default="", description="Why.")
     digest: str = Field(default="", description="Digest of the candidates file that was rejected.")
@@ -324,7 +328,7 @@ def events_from_jsonl(text: str, filename: str = "events.jsonl", *, first: int =
         if not line.strip():
             continue
         try:
-            event = _ADAPTER.validate_json(line)
+            event = _ADAPTER.validate_json(line, strict=True)
         except ValidationError as error:
             problem = error.errors()[0]
             place = ".".join(str(step) for step in problem["loc"])

@@ -26,7 +26,8 @@ from outerloop.champion.events import (
     outcome_of,
 )
 from outerloop.champion.front import vector_dominates
-from outerloop.champion.rows import RowError
+from outerloop.champion.recheck import contradiction, unsound_start
+from outerloop.champion.rows import RowError, integer_at
 from outerloop.champion.state import (
     CampaignState,
     GenerationState,
@@ -35,6 +36,11 @@ from outerloop.champion.state import (
     TeacherState,
     comparison,
 )
+from outerloop.champion.words import event_sentence
+from outerloop.champion.work import Job
+
+RATE_ROUNDING = 1e-9
+"""Rates are written in full: what differs by more was written by somebody else."""
 
 
 class _Impossible(Exception):
@@ -191,6 +197,8 @@ def _eval(state: CampaignState, event: EvalEvent) -> None:
     again = event.role == "reserve" and event.checkpoint in run.reserve  # a failed reserve evaluation may be repeated
     if identity in state.scored and not (again and run.reserve[event.checkpoint].status == "failed"):
         raise _Impossible(f"{event.subject} has a {event.role} result already")
+    if event.status == "scored" and (problem := _unlike_its_row(state, run, event)):
+        raise _Impossible(f"{event.subject}: {problem}")
     current = state.generation
     inside = current is not None and event.generation == current.number
     ranks = None
@@ -216,6 +224,25 @@ def _eval(state: CampaignState, event: EvalEvent) -> None:
             _less_pending(current, run.round)
         if ranks is not None:
             _compete(state, current, event, *ranks)
+
+
+def _unlike_its_row(state: CampaignState, run: RunState, event: EvalEvent) -> str:
+    """What a result says of itself that is not so: its rates, or which checkpoint was scored."""
+    digest = run.checkpoints[event.checkpoint].sha256
+    if run.status != "ensemble" and event.checkpoint_sha256 not in {"", digest}:
+        return f"checkpoint_sha256 is {event.checkpoint_sha256!r}, the run's checkpoint is {digest!r}"
+    rules = state.generations[event.generation - 1].rules
+    for objective in rules.objectives if rules is not None and event.rates else ():
+        try:
+            count, total = integer_at(event.row, objective.count), integer_at(event.row, objective.total)
+        except RowError as error:
+            return str(error)
+        if count > total or not total:
+            return f"{objective.count} is {count} of {total} items"
+        rate = event.rates.get(objective.name)
+        if rate is None or abs(rate - count / total) > RATE_ROUNDING:
+            return f"the rate {objective.name} is {rate}, {count} of {total} items are {count / total:g}"
+    return ""
 
 
 def _compete(
@@ -267,7 +294,8 @@ def _compete(
 def _decision(state: CampaignState, event: ChampionEvent | ParetoSetEvent) -> None:
     due = state.unrecorded[0] if state.unrecorded else None
     if due is None or due != event.model_copy(update={"seq": 0, "time": None}):
-        raise _Impossible(f"it does not follow from the rows; due is {due}")
+        told = "nothing is due" if due is None else f"due is: {event_sentence(due)} (of event {due.eval_seq})"
+        raise _Impossible(f"{event_sentence(event)}: it does not follow from the rows before it; {told}")
     state.unrecorded.pop(0)
     if isinstance(event, ChampionEvent):
         state.champions.append(event)
@@ -279,11 +307,15 @@ def _reserve_check(state: CampaignState, event: ReserveCheckEvent) -> None:
         champion = generation.champion
         if generation.check is not None or champion is None or champion.seq != event.champion_seq:
             raise _Impossible("one check at a time, and of the champion")
+        if problem := unsound_start(generation, champion, event):
+            raise _Impossible(problem)
         generation.check = event
     else:
         check = generation.check
         if check is None or check.champion_seq != event.champion_seq:
             raise _Impossible("no such check is open")
+        if problem := contradiction(state, generation, check, event):
+            raise _Impossible(problem)
         generation.check = None
         if event.status != "stale":
             generation.consumed = check.evaluations
@@ -369,6 +401,8 @@ def _launched(state: CampaignState, event: DispatchEvent) -> None:
         raise _Impossible("the job is missing or handed out already")
     if any(outcome in state.awaited for outcome in job.awaits):
         raise _Impossible(f"{job.key} awaits what another live job will bring")
+    if problem := _another_seed(state, job):
+        raise _Impossible(f"{job.key}: {problem}")
     if job.kind == "package":
         packaging = state.packaging
         waiting = packaging.waiting
@@ -381,6 +415,22 @@ def _launched(state: CampaignState, event: DispatchEvent) -> None:
     state.awaited.update(dict.fromkeys(job.awaits, job.key))
     if job.resources.gpu_hours:
         state.gpu_hours_reserved[job.key] = job.resources.gpu_hours
+
+
+def _another_seed(state: CampaignState, job: Job) -> str:
+    """How a split or a training differs from what its generation or its round fixed; "" when it does not."""
+    due: dict[str, object] = {}
+    run = state.runs.get(job.run_id)
+    opened = next((event for event in reversed(state.generations) if event.generation == job.generation), None)
+    if job.kind == "split" and opened is not None:
+        due = {"seed": opened.seed}
+    elif job.kind == "train" and run is not None and run.member is not None:
+        candidate = run.member.candidate
+        due = {"seed": run.member.seed, "base": candidate.base, "overrides": dict(candidate.overrides)}
+    for name, value in due.items():
+        if name in job.fields and job.fields[name] != value:
+            return f"its {name} is {job.fields[name]}, it was fixed as {value}"
+    return ""
 
 
 def _retry(state: CampaignState, event: DispatchEvent) -> None:

@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from outerloop.champion.config import Rules
+from outerloop.champion.config import MOST_WHOLE, Rules
 from outerloop.champion.rows import REJECTED_TOTAL, Objective
 from outerloop.champion.toml_source import nearest
 from outerloop.json_text import JsonError, parse_json
 
 # Checkpoint names end in the epoch, by the contract with the train command.
 _EPOCH = re.compile(r"-(\d{4,})$")
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 MOST_CHECKPOINTS = 1000
 """Checkpoints that a run may offer. Each is an event, a report and a turn of the campaign's loop; a search of weeks
@@ -94,7 +96,7 @@ def validation_ranks(metrics: str | None) -> tuple[float | None, int | None]:
     auc, errors = loaded.get("gate_auc"), loaded.get("fail_to_pass_count")
     return (
         float(auc) if _finite(auc) and 0.0 <= auc <= 1.0 else None,
-        errors if isinstance(errors, int) and not isinstance(errors, bool) and errors >= 0 else None,
+        errors if isinstance(errors, int) and not isinstance(errors, bool) and 0 <= errors <= MOST_WHOLE else None,
     )
 
 
@@ -130,6 +132,8 @@ class _Reader:
             self.problems.append(f"{where}{key} is missing; {nearest(key, [str(k) for k in block] or ['nothing'])}")
         elif isinstance(value, bool) or not isinstance(value, int) or value < 0:
             self.problems.append(f"{where}{key} must be a whole number of at least 0, it is {value!r}")
+        elif value > MOST_WHOLE:
+            self.problems.append(f"{where}{key} has {len(str(value))} digits; nothing has so many items")
         else:
             return value
         return None
@@ -159,12 +163,12 @@ class _Reader:
                 row[objective.count], row[objective.total] = errors, total
         return row
 
-    def number(self, key: str) -> float | None:
+    def share(self, key: str) -> float | None:
         value = self.source.get(key)
         if value is None:
             return None
-        if not _finite(value):
-            self.problems.append(f"{key} must be a finite number, it is {value!r}")
+        if not _finite(value) or not 0 <= value <= 1:
+            self.problems.append(f"{key} must be a finite number from 0 to 1, it is {value!r}")
             return None
         return float(value)
 
@@ -200,7 +204,7 @@ def parse_report(
     found = source.get("checkpoint_sha256")
     if checkpoint_sha256 is not None and found != checkpoint_sha256:
         reader.problems.append(f"checkpoint_sha256 is {found!r}, the checkpoint's is {checkpoint_sha256!r}")
-    numbers = {key: reader.number(key) for key in ("macro_f1", "s_f1", "gate_auc")}
+    numbers = {key: reader.share(key) for key in ("macro_f1", "s_f1", "gate_auc")}
     curve, band = _curve(reader), _band(reader)
     if reader.problems:
         raise ReportError(reader.problems)
@@ -209,7 +213,7 @@ def parse_report(
         decided=decided,
         rates={o.name: row[o.count] / row[o.total] for o in rules.objectives},
         totals=own_totals,
-        checkpoint_sha256=found if isinstance(found, str) else "",
+        checkpoint_sha256=found if isinstance(found, str) and _DIGEST.fullmatch(found) else "",
         gate_curve=curve,
         reject_band=band,
         **numbers,

@@ -99,6 +99,8 @@ def front(name: str, as_json: bool) -> None:
 def events(name: str | None, jsonl: bool, check: bool, path: Path | None, everything: bool, as_json: bool) -> None:
     if (name is None) == (path is None):
         raise CliError("name a CAMPAIGN, or a --file with an exported ledger")
+    if check and (jsonl or everything):
+        raise CliError(f"--replay prints a verdict and no events; leave out {'--jsonl' if jsonl else '--all'}")
     if path is not None:
         _events_of_file(path, jsonl=jsonl, check=check, everything=everything, as_json=as_json)
         return
@@ -125,6 +127,8 @@ def _events_of_file(path: Path, *, jsonl: bool, check: bool, everything: bool, a
         name = "stdin" if str(path) == "-" else str(path)
         text = sys.stdin.read() if str(path) == "-" else path.read_bytes().decode("utf-8", "replace")
         try:
+            if not text.strip():
+                raise LedgerError(f"{name} holds no event")
             if check:
                 _tell_replay(replay_text(text, name), as_json)
                 return

@@ -6,7 +6,7 @@ site's trouble show a message without a traceback; only a defect of ours shows o
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | unexpected: a defect of outerloop |
+| 1 | unexpected: a defect of outerloop; a verdict or a ledger that does not hold, or that is torn on disk |
 | 2 | usage or bad input: options, settings, contract |
 | 3 | refused: scope, budget, lane, what a service does not take; a run that is blocked at once; what an operator's
       command can't do to a run as it stands |

@@ -30,6 +30,7 @@ from outerloop.champion import (
     text_digest,
     training_event,
 )
+from outerloop.champion.config import MOST_WHOLE
 from outerloop.champion.report import ReportError, checkpoints_to_score, load_object
 from outerloop.controller.campaign_candidates import soft_target_path
 from outerloop.controller.campaign_ledger import Books, Launch
@@ -199,7 +200,7 @@ def _totals(books: Books, generation: int, text: str | None) -> tuple[int, ...] 
     totals = []
     for objective in opened.rules.objectives:
         value = told.get(objective.total)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_WHOLE:
             raise ReportError([f"{TOTALS}: {objective.total} must be a whole number above 0, it is {value!r}"])
         totals.append(value)
     return tuple(totals)

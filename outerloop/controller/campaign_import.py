@@ -18,24 +18,29 @@ from outerloop.slots.files import publish
 
 __all__ = ["checked_ledger", "import_ledger"]
 
+MOST_PROBLEMS = 20
+"""Problems of a ledger that are listed; one changed event makes many of those after it wrong."""
+
 
 def checked_ledger(text: str, filename: str) -> list[Event]:
     """The events of an exported ledger that another campaign can begin with.
 
-    Raises LedgerError for a text that is none, Refusal with every reason why it cannot be begun with.
+    Raises LedgerError for a text that is none or that does not hold, with every reason, and Refusal while its jobs
+    have not ended.
     """
     events = events_from_jsonl(text, filename)
     if not events:
         raise LedgerError(f"{filename} holds no event")
     problems = [f"{filename}: {problem}" for problem in replay_text(text, filename).problems]
+    if problems:
+        more = len(problems) - MOST_PROBLEMS
+        raise LedgerError("\n".join(problems[:MOST_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])))
     live = sorted(Books.of(events).state.live)
     if live:
-        problems.append(
+        raise Refusal(
             f"{filename}: {len(live)} of its jobs have not ended ({', '.join(live[:3])}); `outerloop campaign stop` it,"
             " wait for them, and export it again"
         )
-    if problems:
-        raise Refusal("\n".join(problems))
     return events
 
 

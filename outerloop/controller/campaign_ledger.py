@@ -85,7 +85,10 @@ class CampaignLedger:
         """Publish event number `seq`. When it stands there already, in all but its time, that one counts (a process
         that died before its commit wrote it); anything else there raises Behind."""
         ours = stamped(event, seq, datetime.now(UTC).isoformat(timespec="milliseconds"))
-        if publish(self.root.campaign_event(self.run_id, seq), events_to_jsonl([ours]), name="campaign.event"):
+        line = events_to_jsonl([ours])
+        # What can't be read back would end the campaign for good; as an error of this pass it can be mended.
+        self._parsed([line], seq)
+        if publish(self.root.campaign_event(self.run_id, seq), line, name="campaign.event"):
             return ours
         lines = self.lines(seq, seq)
         if not lines:

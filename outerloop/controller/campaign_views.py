@@ -10,9 +10,20 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from outerloop.champion import CampaignConfig, CampaignState, Event, LedgerError, events_from_jsonl, warnings
+from outerloop.champion import (
+    CampaignConfig,
+    CampaignState,
+    Event,
+    LedgerError,
+    ReserveCheckEvent,
+    events_from_jsonl,
+    warnings,
+)
+from outerloop.champion.form import malformed
 from outerloop.champion.front import vector_dominates
-from outerloop.champion.state import comparison
+from outerloop.champion.recheck import odds_differ
+from outerloop.champion.state import comparison, reserve_result
+from outerloop.champion.words import event_sentence
 from outerloop.controller.campaign_ledger import Books, CampaignLedger, parsed, recorded_lines
 from outerloop.controller.campaign_places import Places
 from outerloop.controller.campaign_request import SETTING_EVENT, CampaignRequest, settings_in_force
@@ -174,14 +185,24 @@ def _replayed(events: Sequence[Event], problems: list[str]) -> Replay:
     is computed anew from all rows of its generation and compared."""
     books = Books()
     for event in events:
+        if problem := malformed(event):
+            problems.append(f"event {event.seq} ({event.kind}): {problem}")
+        generation = books.state.generation
+        check = generation.check if generation is not None else None
+        known = len(books.state.anomalies)
         try:
             books.take(event)
         except LedgerError as error:
             problems.append(str(error))
             break
+        if isinstance(event, ReserveCheckEvent) and check is not None and len(books.state.anomalies) == known:
+            problems += _odds(books.state, event, check)
     state = books.state
     problems += state.anomalies
-    problems += [f"{type(item).__name__} is due and stands in no event" for item in state.unrecorded]
+    problems += [
+        f"event {item.eval_seq} is not followed by what follows from it: {event_sentence(item)}"
+        for item in state.unrecorded
+    ]
     problems += _front_again(state)
     generation = state.generation
     return Replay(
@@ -191,6 +212,15 @@ def _replayed(events: Sequence[Event], problems: list[str]) -> Replay:
         generations=len(state.generations),
         problems=tuple(problems),
     )
+
+
+def _odds(state: CampaignState, event: ReserveCheckEvent, check: ReserveCheckEvent) -> list[str]:
+    """What is wrong about the odds that a verdict tells."""
+    generation, reserve = state.generation, reserve_result(state, check)
+    if generation is None or generation.champion is None or reserve is None:
+        return []
+    problem = odds_differ(generation, event, generation.champion, reserve)
+    return [f"event {event.seq} ({event.kind}): {problem}"] if problem else []
 
 
 def _front_again(state: CampaignState) -> list[str]:
