@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from outerloop.posttrain import sums
+from outerloop.posttrain.agents import AgentOptions, InspectEngine
 from outerloop.posttrain.client import Client, Unavailable
 from outerloop.posttrain.engine import Request, ServerEngine
 from outerloop.posttrain.serve import HOST, Server, ServerError, ServerOptions
 from outerloop.posttrain.weights import Weights
+from tests.posttrain.test_agents import PYTHON as INSPECT
 from tests.vllm.conftest import DEADLINE, python, session
 
 PROMPTS = [row["prompt"] for row in sums.rows("heldout")[:16]]
@@ -108,6 +110,19 @@ def test_without_the_key_nothing_but_health_answers(server: Server) -> None:
     for path in ("/version", "/metrics", "/v1/models", "/openapi.json"):
         with pytest.raises(Unavailable, match=r"^HTTP 401$"):
             stranger.get(path)
+
+
+@pytest.mark.skipif(not INSPECT.exists(), reason="inspect-ai is not installed: make test-vllm")
+def test_inspect_gets_the_answers_that_a_direct_question_gets(server: Server, tmp_path: Path) -> None:
+    asked = [Request([{"role": "user", "content": prompt}], seed) for seed, prompt in enumerate(PROMPTS)]
+    sampling = {"top_p": 1.0, "max_new_tokens": TOKENS}
+    options = AgentOptions(INSPECT, concurrency=8, timeout_sec=DEADLINE)
+    for temperature in (0.0, 1.0):
+        direct = ServerEngine(server, temperature=temperature, concurrency=8, **sampling)  # type: ignore[arg-type]
+        agents = InspectEngine(server, options, temperature=temperature, sealed=tmp_path, **sampling)  # type: ignore[arg-type]
+        expected = direct.generate(asked)
+        assert all(isinstance(text, str) for text in expected)
+        assert agents.generate(asked) == expected
 
 
 def test_pushed_weights_are_served_and_the_ones_before_deleted(server: Server, tiny: Path, tmp_path: Path) -> None:
