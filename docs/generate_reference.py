@@ -103,7 +103,8 @@ def campaign() -> str:
         "Campaign files",
         """
 `campaign.toml`, given to `outerloop submit campaign`, and the candidates file that it names. How they are used:
-[run a campaign](../how-to/run-a-campaign.md). `outerloop schema campaign` prints a schema for editors.
+[run a campaign](../how-to/run-a-campaign.md). `outerloop schema campaign` and `outerloop schema candidates` print
+schemas for editors.
 """,
         model_tables(CampaignConfig, "`campaign.toml`"),
         "\n".join(fields),
@@ -125,7 +126,8 @@ Post-training is put together from TOML fragments: `configs/models/`, `configs/m
 `configs/challenges/`. A fragment's name is its id. A model has `[model]`, a suite `[suite]`, a method every other
 table of a pipeline's configuration; `[meta]` is for people: `name`, `status` (`"active"` ones are listed first) and
 what else should be shown. `outerloop compose list` shows what there is, `outerloop compose check` what does not fit
-together. How to: [set up a challenge](../how-to/post-training-challenge.md).
+together; `outerloop schema challenge` prints a schema for editors. How to:
+[set up a challenge](../how-to/post-training-challenge.md).
 """,
         model_tables(Challenge, "A challenge"),
         "\n".join(flavors),
