@@ -298,7 +298,7 @@ def soft_targets_digest(candidate: Candidate, generation: GenerationState, prese
 def _round(
     state: CampaignState, config: CampaignConfig, generation: GenerationState, candidates: Candidates
 ) -> RoundEvent | None:
-    if not generation.split_sha256 or generation.unlaunched or rounds_exhausted(state, config):
+    if not generation.split_sha256 or generation.split_lost or generation.unlaunched or rounds_exhausted(state, config):
         return None
     if isinstance(candidates, CandidateList):
         listed, digest = candidates.candidates, candidates.digest

@@ -36,14 +36,16 @@ class _Event(BaseModel):
 
 
 class GenerationEvent(_Event):
-    """A generation was opened, or its split was built or could not be.
+    """A generation was opened, or its split was built, could not be, or is gone and is built again.
 
     `totals` of a split that is ready are the test set's denominators in the objectives' order, if the split command
     told them; else the first valid test row fixes them.
     """
 
     kind: Literal["generation"] = Field(default="generation", description="Kind.")
-    status: Literal["opened", "split_ready", "split_failed"] = Field(default="opened", description="What happened.")
+    status: Literal["opened", "split_ready", "split_failed", "split_lost"] = Field(
+        default="opened", description="What happened."
+    )
     generation: Whole = Field(description="Generation.")
     reason: str = Field(default="", description="Why the generation was opened.")
     seed: Whole | None = Field(default=None, description="Seed of its split.")

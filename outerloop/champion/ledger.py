@@ -126,12 +126,21 @@ def _generation(state: CampaignState, event: GenerationEvent) -> None:
     if state.generation is not None and event.generation < state.generation.number:
         return  # a split that ended after its generation did
     generation = _current(state, event.generation)
-    if generation.split_sha256:
+    if event.status == "split_lost":
+        if not generation.split_sha256 or generation.split_lost:
+            raise _Impossible("there is no split that could have been lost")
+        generation.split_lost = True
+        return
+    if generation.split_sha256 and not generation.split_lost:
         raise _Impossible("the split is built already")
     if event.totals is not None and len(event.totals) != len(generation.rules.objectives):
         raise _Impossible(f"{len(event.totals)} denominators for {len(generation.rules.objectives)} objectives")
     generation.split_failed = event.status == "split_failed"
-    if event.status == "split_ready":
+    if event.status == "split_ready" and generation.split_lost:
+        if event.split_sha256 != generation.split_sha256:
+            raise _Impossible(f"the split was {generation.split_sha256}, and was built again as {event.split_sha256}")
+        generation.split_lost = False
+    elif event.status == "split_ready":
         generation.split_sha256 = event.split_sha256 or "-"
         generation.totals = event.totals
 

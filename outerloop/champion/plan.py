@@ -63,6 +63,9 @@ def finished(state: CampaignState, config: CampaignConfig, candidates: Candidate
         return not state.live
     if state.stopped or state.generation is None or not rounds_exhausted(state, config):
         return False
+    generation = state.generation
+    if generation.split_lost and generation.split_failed and _reading_split(state, config, generation):
+        return False  # what is left waits for somebody to bring the split back
     return not next_work(state, config, candidates)
 
 
@@ -72,6 +75,12 @@ def _wanted(state: CampaignState, config: CampaignConfig, generation: Generation
         # A split that no round will be trained on is not built; a raised max_rounds asks for it again.
         useless = generation.split_failed or rounds_exhausted(state, config)
         return [] if useless else [_split(config, generation)]
+    if generation.split_lost:
+        # All but a package reads it. Its digest is known, so that only the very same one is gone on with.
+        again = not generation.split_failed and (
+            _reading_split(state, config, generation) or not rounds_exhausted(state, config)
+        )
+        return [*_package(state, config), *([_split(config, generation)] if again else [])]
     return [
         *_reserve(state, config, generation),
         *_package(state, config),
@@ -79,6 +88,16 @@ def _wanted(state: CampaignState, config: CampaignConfig, generation: Generation
         *_teacher(state, config, generation),
         *(_training(config, generation, state.runs[ident]) for ident in generation.unlaunched),
     ]
+
+
+def _reading_split(state: CampaignState, config: CampaignConfig, generation: GenerationState) -> bool:
+    """Whether anything that is left to do reads the generation's split."""
+    return bool(
+        generation.unlaunched
+        or _reserve(state, config, generation)
+        or _evaluations(state, config, generation)
+        or _teacher(state, config, generation)
+    )
 
 
 def _job(command: Command, **values: object) -> Job:

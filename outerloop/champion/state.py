@@ -95,6 +95,7 @@ class GenerationState:
     rules: Rules
     split_sha256: str = ""
     split_failed: bool = False
+    split_lost: bool = False
     totals: tuple[int, ...] | None = None
     front: Front[EvalEvent] = field(default_factory=Front)
     champion: EvalEvent | None = None

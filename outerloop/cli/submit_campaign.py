@@ -99,7 +99,7 @@ def _submit(
     deployment: Deployment, prepared: PreparedCampaign, history: list[Event], *, wait: bool, as_json: bool
 ) -> None:
     from outerloop.controller.advance import advance
-    from outerloop.controller.campaign_import import import_ledger
+    from outerloop.controller.campaign_import import import_ledger, left_behind
     from outerloop.controller.campaign_operate import look_now
     from outerloop.controller.submit import Refusal, enqueue, leave_in_inbox
     from outerloop.controller.submit_campaign import change_setting, earlier_campaign
@@ -112,6 +112,7 @@ def _submit(
         if earlier is None:
             if history:
                 import_ledger(deployment.root, prepared.request, history)
+                notes(left_behind(deployment.root, prepared.request, history))
             leave_in_inbox(deployment.root, prepared.request)
             enqueue(deployment.record, deployment.root, prepared.request)
             run_id = prepared.request.id

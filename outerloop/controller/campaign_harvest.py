@@ -44,7 +44,7 @@ from outerloop.job.reports import MOST_BYTES
 from outerloop.slots import SlotDirectory
 from outerloop.slots.files import make_folder, sync_folder
 
-__all__ = ["Ended", "Memory", "failure_events", "harvest"]
+__all__ = ["Ended", "Memory", "digest_of", "failure_events", "harvest"]
 
 _T = TypeVar("_T")
 
@@ -177,6 +177,8 @@ def _split(books: Books, places: Places, ended: Ended) -> GenerationEvent:
     digest = digest_of(output) if output is not None else ""
     if output is None or not digest:
         return _split_failed(job, "the split command ended well, but left nothing at {output}", ended.gpu_hours)
+    if other := _another_split(books, places, job.generation, digest):
+        return _split_failed(job, other, ended.gpu_hours)
     try:
         totals = _totals(books, job.generation, text_of(output / TOTALS))
     except ReportError as error:
@@ -188,6 +190,20 @@ def _split(books: Books, places: Places, ended: Ended) -> GenerationEvent:
         split_sha256=digest,
         totals=totals,
         gpu_hours=ended.gpu_hours,
+    )
+
+
+def _another_split(books: Books, places: Places, number: int, digest: str) -> str:
+    """Why a split that was built again can't take the place of the one that is lost; "" when it can."""
+    generation = books.state.generation
+    if generation is None or generation.number != number or not generation.split_lost:
+        return ""
+    if digest == generation.split_sha256:
+        return ""
+    return (
+        f"built again it has the SHA-256 {digest[:12]}…, it had {generation.split_sha256[:12]}…, and results on the two"
+        f" would not compare. Put the old one at {places.split_link(number)} and say `outerloop campaign retry`, or"
+        " begin a new generation with `outerloop campaign advance`"
     )
 
 

@@ -7,7 +7,9 @@ checkpoints lie in the slots of the state folder in which they were trained, so 
 from __future__ import annotations
 
 from outerloop.champion import DispatchEvent, Event, LedgerError, events_from_jsonl, events_to_jsonl
+from outerloop.controller.campaign_candidates import soft_target_path
 from outerloop.controller.campaign_ledger import Books, CampaignLedger
+from outerloop.controller.campaign_places import Places
 from outerloop.controller.campaign_request import SETTING_EVENT, CampaignRequest
 from outerloop.controller.campaign_views import replay_text
 from outerloop.controller.deployment import account
@@ -16,7 +18,7 @@ from outerloop.controller.submit import Refusal
 from outerloop.slots import StateRoot
 from outerloop.slots.files import publish
 
-__all__ = ["checked_ledger", "import_ledger"]
+__all__ = ["checked_ledger", "import_ledger", "left_behind"]
 
 MOST_PROBLEMS = 20
 """Problems of a ledger that are listed; one changed event makes many of those after it wrong."""
@@ -42,6 +44,34 @@ def checked_ledger(text: str, filename: str) -> list[Event]:
             " wait for them, and export it again"
         )
     return events
+
+
+def left_behind(root: StateRoot, request: CampaignRequest, events: list[Event]) -> list[str]:
+    """Sentences about files that the ledger speaks of and that the new campaign's folder lacks."""
+    state = Books.of(events).state
+    generation = state.generation
+    places = Places(root, request.id, [request.setting])
+    if generation is None:
+        return []
+    told = []
+    if generation.split_sha256 and not places.split_link(generation.number).exists():
+        told.append(f"the split of generation {generation.number} is not here: it is built again, from its seed")
+    gone = [
+        run.run_id
+        for run in state.runs.values()
+        if run.generation == generation.number
+        and run.selected is not None
+        and not places.run_folder(run.run_id).exists()
+    ]
+    if gone:
+        told.append(
+            f"the checkpoints of {len(gone)} trainings are not here: teachers, ensembles, reserve checks and packages"
+            f" that need one fail and say so; copy runs/ and configs/ of the old campaign to {places.folder}"
+        )
+    teacher = generation.teacher
+    if teacher.status == "finished" and not soft_target_path(places.folder, teacher.path).exists():
+        told.append(f"the teacher file {teacher.path} is not here: students fail until it is in {places.folder}")
+    return told
 
 
 def import_ledger(root: StateRoot, request: CampaignRequest, events: list[Event]) -> None:

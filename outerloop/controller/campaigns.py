@@ -26,6 +26,7 @@ from outerloop.champion import (
     DispatchEvent,
     EvalEvent,
     Event,
+    GenerationEvent,
     Job,
     PackageEvent,
     Record,
@@ -35,7 +36,7 @@ from outerloop.champion import (
     ready_order,
 )
 from outerloop.controller.campaign_candidates import Listed, read_candidates
-from outerloop.controller.campaign_harvest import Ended, Memory, failure_events, harvest
+from outerloop.controller.campaign_harvest import Ended, Memory, digest_of, failure_events, harvest
 from outerloop.controller.campaign_ledger import Books, CampaignLedger, Launch, insert_events, read_books
 from outerloop.controller.campaign_places import Places
 from outerloop.controller.campaign_request import CampaignRequest, settings_in_force
@@ -297,6 +298,9 @@ class Campaign:
         job = next((item for item in work if isinstance(item, Job) and not item.live), None)
         if job is None:
             return False
+        if (found := self._split_lost_or_found(job)) is not None:
+            self._append(found)
+            return True
         if job.kind == "train":
             failure = self._unfit_training(job)
             if failure is not None:
@@ -304,6 +308,26 @@ class Campaign:
                 return True
         self._append(DispatchEvent(action="launched", job=job, setting=len(self.settings) - 1))
         return True
+
+    def _split_lost_or_found(self, job: Job) -> Event | None:
+        """That the split which a job reads is gone, or that the one to be built again is there; else None."""
+        generation = self.books.state.generation
+        if generation is None or job.generation != generation.number or job.kind == "package":
+            return None
+        link = self.places.split_link(job.generation)
+        if job.kind != "split":
+            if link.exists():
+                return None
+            detail = f"{link} is gone; it is built again"
+            return GenerationEvent(status="split_lost", generation=job.generation, detail=detail)
+        if generation.split_lost and digest_of(link) == generation.split_sha256:
+            return GenerationEvent(
+                status="split_ready",
+                generation=job.generation,
+                split_sha256=generation.split_sha256,
+                detail="somebody put it back",
+            )
+        return None
 
     def _unfit_training(self, job: Job) -> Event | None:
         """Why a training can't be handed out, as its end; None when it can, and its config is written then."""

@@ -505,3 +505,33 @@ def test_an_exported_ledger_begins_a_campaign_elsewhere(world: CampaignWorld) ->
     assert world.cli("campaign", "events", again, "--jsonl").startswith(told)
     assert json.loads(world.cli("campaign", "events", again, "--replay", "--json"))["holds"]
     assert world.cli("submit", "campaign", str(world.toml), "--ledger", str(path), code=3)
+
+
+def test_an_imported_ledger_goes_on_without_the_files_that_did_not_come_with_it(world: CampaignWorld) -> None:
+    """Its split is built again and must be the same one; with another one nothing is trained or compared."""
+    world.campaign(max_rounds=1)
+    world.candidates(a=[[30, 30]])
+    run_id = world.submit_campaign()
+    ended(world, run_id)
+    told, path = world.cli("campaign", "events", run_id, "--jsonl"), world.folder / "events.jsonl"
+    split = next(e.split_sha256 for e in world.ledger(run_id) if e.kind == "generation" and e.status == "split_ready")
+
+    path.write_text(told.replace(split, "f" * 64))
+    world.campaign(max_rounds=10**9, name="other")
+    other = world.submit_campaign("--ledger", str(path))
+    for _ in range(4):
+        world.run_measures()
+        world.tick()
+    run = world.run(other)
+    assert (run.state, run.state_reason) == ("blocked", "SPLIT") and "would not compare" in run.state_detail
+    assert world.status(other)["rounds_opened"] == 2 and world.did("train") == 1
+
+    path.write_text(told)
+    world.campaign(max_rounds=2, name="same")
+    text = world.cli("submit", "campaign", str(world.toml), "--ledger", str(path))
+    assert "the split of generation 1 is not here" in text and "checkpoints of 1 trainings" in text
+    [same] = [run.id for run in world.runs() if run.id not in {run_id, other}]
+    world.ticks_until_rest(20)
+    assert world.run(same).verdict == "finished" and world.did("train") == 2
+    assert [e.status for e in world.ledger(same) if e.kind == "generation"][-2:] == ["split_lost", "split_ready"]
+    assert world.status(same)["champion"]["subject"] == "champ-g001-r0001-a/model-0001"

@@ -713,3 +713,22 @@ def test_denominators_told_by_the_split_bind_the_first_row_already() -> None:
     scored = Scored(json.dumps({**report, "checkpoint_sha256": SMALL + "m-0001"}))
     (event,) = evaluation_events(desk.state, job, {"m-0001": scored})
     assert (event.status, "denominators" in event.detail) == ("failed", True)
+
+
+def test_a_lost_split_is_built_again_before_anything_that_reads_it(desk: Desk) -> None:
+    desk.train(SMALL, "m-0001")
+    known = desk.state.generation
+    assert known is not None
+    digest = known.split_sha256
+    desk.append(GenerationEvent(status="split_lost", generation=1))
+    live = [job.key for job in desk.jobs() if job.live]
+    assert [job.key for job in desk.jobs() if not job.live] == ["split/g001"] and not desk.of(RoundEvent)[1:]
+    # Another split than the one that the rows rest on is never taken for it.
+    desk.append(GenerationEvent(status="split_ready", generation=1, split_sha256="other"))
+    assert "built again as other" in desk.state.anomalies[-1] and known.split_lost
+    desk.append(GenerationEvent(status="split_failed", generation=1, detail="another one"))
+    assert [job.key for job in desk.jobs()] == live and not finished(desk.state, desk.config, desk.candidates)
+    desk.append(DispatchEvent(action="retry", target="split"))
+    assert "split/g001" in [job.key for job in desk.jobs()]
+    desk.append(GenerationEvent(status="split_ready", generation=1, split_sha256=digest))
+    assert next(job.key for job in desk.jobs()) == f"evaluate/test/{SMALL}"
