@@ -192,7 +192,7 @@ def with_submitit(cluster: DevCluster, folder: Path) -> float:
 
 
 @contextmanager
-def _drained(cluster: DevCluster) -> Iterator[None]:
+def drained(cluster: DevCluster) -> Iterator[None]:
     nodes = ",".join(sorted(set(cluster.run("sinfo", "-h", "-N", "-o", "%N").split())))
     cluster.run("scontrol", "update", f"nodename={nodes}", "state=drain", "reason=bench")
     yield
@@ -214,7 +214,7 @@ def measure(rounds: int = ROUNDS) -> Measured:
     try:
         url = embedded.ensure_running(home / "db")
         migrate.upgrade(url)
-        with DevCluster(home / "c", nodes=2) as cluster, _drained(cluster):
+        with DevCluster(home / "c", nodes=2) as cluster, drained(cluster):
             quick = wrapped_tools(cluster, home / "quick", 0.0)
             slow = wrapped_tools(cluster, home / "slow", DELAY_SECONDS)
             ours = Ours(home / "state", url, cluster, cluster.bin)
