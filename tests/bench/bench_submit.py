@@ -3,8 +3,9 @@
 On a development cluster whose nodes are drained (nothing runs beside the clock), medians of a few rounds of
 * ours: intents, task map, one sbatch, outcomes, and the wake job, on a Postgres that really flushes;
 * 200 bare `sbatch` calls of a one-line script, one after the other;
-* submitit's job array of 200 tasks;
-and ours against the bare calls once more when every call of a Slurm tool takes 100 ms longer, as on a busy site.
+* submitit's job array of 200 tasks, as it is and with its files flushed, in turns with ours;
+what the parts of ours cost on their own (a call of sbatch, a flushed commit, a flushed file, the client's CPU); and
+ours against the bare calls once more when every call of a Slurm tool takes 100 ms longer, as on a busy site.
 Asserts nothing itself; test_submit.py does. Not covered: planning the measures, running them.
 """
 
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from outerloop.record import embedded, migrate
 from outerloop.record.models import Array, Attempt, Run, Slot, Wake
 from outerloop.record.store import Record
 from outerloop.slots import StateRoot
+from outerloop.slots.files import replace
 from tests.slurm.cluster import DevCluster
 
 MEASURES = 200
@@ -53,14 +55,26 @@ class Measured:
     ours_s: float
     bare_s: float
     submitit_s: float
+    submitit_flushed_s: float
+    """With an fsync of each file that it wrote and of their folder: still no record, but a crash takes nothing."""
     ours_slow_s: float
     bare_slow_s: float
+    commit_s: float
+    """One flushed transaction that writes next to nothing."""
+    file_s: float
+    """One small file, flushed with its folder."""
+    cpu_s: float
+    """Of our client for the whole submission."""
     calls: tuple[str, ...]
     """The tools that one of our submissions called, in order."""
 
     @property
     def against_bare(self) -> float:
         return self.bare_s / self.ours_s
+
+    @property
+    def sbatch_s(self) -> float:
+        return self.bare_s / MEASURES
 
     @property
     def against_submitit(self) -> float:
@@ -172,17 +186,22 @@ def bare(cluster: DevCluster, bin_dir: Path, folder: Path) -> float:
     return time.perf_counter() - began
 
 
-def with_submitit(cluster: DevCluster, folder: Path) -> float:
-    """Seconds for submitit's array of 200 calls of a function."""
+def with_submitit(cluster: DevCluster, folder: Path, *, flushed: bool = False) -> float:
+    """Seconds for submitit's array of 200 calls of a function; with `flushed`, also for flushing what it wrote."""
     import submitit
 
     before = dict(os.environ)
     os.environ.update(cluster.env)
     try:
-        executor = submitit.SlurmExecutor(folder=folder / "submitit")
+        written = Path(tempfile.mkdtemp(prefix="submitit-", dir=folder))
+        executor = submitit.SlurmExecutor(folder=written)
         executor.update_parameters(time=5, partition="cpu", array_parallelism=MEASURES)
         began = time.perf_counter()
         jobs = executor.map_array(abs, range(MEASURES))
+        for path in [*written.iterdir(), written] if flushed else []:
+            handle = os.open(path, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
         took = time.perf_counter() - began
     finally:
         os.environ.clear()
@@ -206,6 +225,30 @@ def _median(once: Callable[[], float], rounds: int, cluster: DevCluster) -> floa
     return statistics.median(found)
 
 
+def _in_turns(once: Sequence[Callable[[], float]], rounds: int, cluster: DevCluster) -> list[float]:
+    """Medians of each, all of them measured in every round, so that a busy machine is busy for all."""
+    found: list[list[float]] = [[] for _ in once]
+    for _ in range(rounds):
+        for call, seconds in zip(once, found, strict=True):
+            seconds.append(call())
+            cluster.cancel_all()
+    return [statistics.median(seconds) for seconds in found]
+
+
+def _seconds(once: Callable[[], object]) -> float:
+    found = []
+    for _ in range(15):
+        began = time.perf_counter()
+        once()
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
+
+
+def _commit(record: Record) -> None:
+    with record.transaction("tx.tick") as session:
+        session.scalar(select(func.txid_current()))  # a transaction with a number is one that is flushed
+
+
 def measure(rounds: int = ROUNDS) -> Measured:
     """Start a cluster and a server, measure, and remove both."""
     home = Path(tempfile.mkdtemp(prefix="ol-b-", dir="/tmp"))
@@ -225,10 +268,32 @@ def measure(rounds: int = ROUNDS) -> Measured:
             _one_job(probe, home)
             counted.submit(*counted.prepare())
             cluster.cancel_all()
+            cpu: list[float] = []
+
+            def submitted() -> float:
+                run_id, ids = ours.prepare()
+                before = time.process_time()
+                took = ours.submit(run_id, ids)
+                cpu.append(time.process_time() - before)
+                return took
+
+            ours_s, submitit_s, flushed_s = _in_turns(
+                [
+                    submitted,
+                    lambda: with_submitit(cluster, home),
+                    lambda: with_submitit(cluster, home, flushed=True),
+                ],
+                rounds,
+                cluster,
+            )
             return Measured(
-                ours_s=_median(lambda: ours.submit(*ours.prepare()), rounds, cluster),
-                bare_s=_median(lambda: bare(cluster, cluster.bin, home), rounds, cluster),
-                submitit_s=_median(lambda: with_submitit(cluster, home), rounds, cluster),
+                ours_s=ours_s,
+                bare_s=_median(lambda: bare(cluster, cluster.bin, home), min(rounds, 3), cluster),
+                submitit_s=submitit_s,
+                submitit_flushed_s=flushed_s,
+                commit_s=_seconds(lambda: _commit(ours.record)),
+                file_s=_seconds(lambda: replace(home / "flushed", "text\n", name="attempt.prepare")),
+                cpu_s=statistics.median(cpu),
                 ours_slow_s=_median(lambda: slowed.submit(*slowed.prepare()), min(rounds, 3), cluster),
                 bare_slow_s=bare(cluster, slow, home),
                 calls=tuple(calls_of(quick)),
@@ -254,6 +319,11 @@ def main() -> None:
     print(f"calls of Slurm's tools for it:   {' '.join(found.calls)}")
     print(f"{MEASURES} bare sbatch calls:   {found.bare_s:8.3f} s   ({found.against_bare:.2f} x ours)")
     print(f"submitit's array of {MEASURES}:   {found.submitit_s:8.3f} s   ({found.against_submitit:.2f} x ours)")
+    print(f"the same with its files flushed:   {found.submitit_flushed_s:8.3f} s")
+    print(
+        f"parts: a call of sbatch {found.sbatch_s * 1000:.1f} ms, a flushed commit {found.commit_s * 1000:.1f} ms, a"
+        f" flushed file {found.file_s * 1000:.1f} ms; CPU of our client {found.cpu_s * 1000:.0f} ms"
+    )
     print(
         f"with {DELAY_SECONDS * 1000:.0f} ms more per call:   ours {found.ours_slow_s:.3f} s, bare"
         f" {found.bare_slow_s:.3f} s   ({found.against_bare_when_slow:.1f} x ours)"

@@ -4,7 +4,8 @@ A record made by COPY (tests/bench/parked.py), a queue that is printed back, a P
 ticks, each a process of its own (`outerloop tick`, as cron starts it):
 * calls of Slurm's tools, rows written, CPU seconds (its own and its tools') and peak memory at 1, 100 and 10,000 parked
   runs of 5 running jobs each, to none of which anything happened;
-* the same CPU without starting the interpreter and importing, in one process, for who runs `tick --loop`;
+* the same CPU without starting the interpreter and importing, in one process, for who runs `tick --loop`: when squeue
+  says the very same as the last time, and when a line of it differs (a node's name, which is nothing to decide);
 * a tick that ends 50 runs, alone and beside 10,000 parked ones.
 Asserts nothing itself; test_scale.py does. Not covered: squeue's own time, which is Slurm's.
 """
@@ -56,7 +57,9 @@ class Idle:
     cpu_s: float
     """User and system, of the process and of the tools that it called."""
     inside_cpu_s: float
-    """The tick alone, in a process that had one before."""
+    """The tick alone, in a process that had one before and heard the very same of squeue."""
+    changed_cpu_s: float
+    """The same when one line of squeue's answer is another one each time."""
     memory_mb: float
     """Peak resident set of the process."""
 
@@ -127,13 +130,23 @@ def idle(url: str, home: Path, runs: int, ticks: int = TICKS) -> Idle:
         calls = len((tools / "calls").read_text().split())
         costs.append(cpu)
         memories.append(memory)
-    for _ in range(ticks + 1):
+    for number in range(2 * ticks + 1):
+        if number > ticks:
+            (tools / "queue").write_text(queue_text(runs).replace("node000", f"node{number}x", 1))
         own = time.process_time()
         report = tick(deployment)
         inside.append(time.process_time() - own)
         assert report.ran and not report.advanced and not report.settled, report
     deployment.close()
-    return Idle(runs, calls, rows, statistics.median(costs), statistics.median(inside[1:]), statistics.median(memories))
+    return Idle(
+        runs,
+        calls,
+        rows,
+        statistics.median(costs),
+        statistics.median(inside[1 : ticks + 1]),
+        statistics.median(inside[ticks + 1 :]),
+        statistics.median(memories),
+    )
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
@@ -245,7 +258,8 @@ def main() -> None:
     for row in (found.one, found.few, found.many):
         print(
             f"{row.runs:8,} runs: {row.calls} calls of Slurm's tools, {row.rows} rows written,"
-            f" {row.cpu_s:.2f} s CPU ({row.inside_cpu_s:.3f} s of it the tick itself), {row.memory_mb:.0f} MB"
+            f" {row.cpu_s:.2f} s CPU, {row.memory_mb:.0f} MB; the tick itself in a loop: {row.inside_cpu_s:.3f} s CPU,"
+            f" {row.changed_cpu_s:.3f} s when a line differs"
         )
     print(f"CPU at {MANY:,} against {FEW}:   {found.cpu_ratio:.2f} x")
     print(

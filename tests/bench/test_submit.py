@@ -1,7 +1,7 @@
 """Holds the price of submitting 200 measures: two sbatch calls, less time than bare calls, far less on a busy site.
 
-Not held: submitit's array, which takes a third of our time (bench_submit prints it). It keeps no record and flushes
-nothing; ours has committed 200 intents before the request and 200 acceptances after it.
+Not held: submitit's array, which takes a part of our time (bench_submit prints it, and what the parts of ours cost). It
+keeps no record and flushes nothing; ours has committed 200 intents before the request and 200 acceptances after it.
 """
 
 from __future__ import annotations
