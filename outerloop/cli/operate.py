@@ -341,7 +341,8 @@ def gc(keep_days: float, dry_run: bool, as_json: bool) -> None:
     with opened() as deployment:
         report = collect(deployment, keep_days=keep_days, dry_run=dry_run)
     if as_json:
-        emit_json({"dry_run": dry_run, "slots": report.slots, "bytes": report.bytes, "deleted": report.deleted})
+        counted = {"slots": report.slots, "arrays": report.arrays, "bytes": report.bytes, "deleted": report.deleted}
+        emit_json({"dry_run": dry_run, **counted})
         return
     word = "would go" if dry_run else "went"
     click.echo(

@@ -1,7 +1,8 @@
 """Garbage collection: slots that nothing needs go to the trash, old trash goes for good.
 
-Covered: marking from open runs, champions and kept verdicts; renaming under the slot's row lock; deleting trash older
-than the longest walltime. Not covered: run folders and mirrors, which are small and are the ledger.
+Covered: marking from open runs, champions and kept verdicts; renaming under the slot's row lock; folders of arrays none
+of whose attempts is left; deleting trash older than the longest walltime. Not covered: run folders and mirrors, which
+are small and are the ledger.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from sqlalchemy import exists, func, or_, select
+from sqlalchemy import delete, exists, func, or_, select
 
 from outerloop.controller.deployment import Deployment
 from outerloop.effects import effect
-from outerloop.record.models import Attempt, Champion, Measure, Run, Slot
+from outerloop.record.models import Array, Attempt, Champion, Measure, Run, Slot
 
 __all__ = ["Collected", "collect"]
 
@@ -29,6 +30,7 @@ class Collected:
     """What went."""
 
     slots: list[str] = field(default_factory=list)
+    arrays: list[str] = field(default_factory=list)
     bytes: int = 0
     deleted: int = 0
 
@@ -81,9 +83,35 @@ def collect(deployment: Deployment, *, keep_days: float, dry_run: bool) -> Colle
             slot.state, slot.reason, slot.detail, slot.failure_class = "collected", "", "", None
             slot.pinned_attempt = slot.pinned_restart = slot.result = None
             slot.attempts_counted, slot.next_try_at = 0, None
+    _collect_arrays(deployment, report, keep_days=keep_days, dry_run=dry_run)
     if not dry_run:
         report.deleted = _empty_trash(context.root.trash)
     return report
+
+
+def _collect_arrays(deployment: Deployment, report: Collected, *, keep_days: float, dry_run: bool) -> None:
+    """Task maps and logs of arrays that have no attempts any more: all collected, or refused as a whole."""
+    context = deployment.context
+    record = context.record
+    unneeded = (
+        Array.realm_id == record.realm_id,
+        Array.created_at < func.now() - timedelta(days=keep_days),
+        ~exists().where(Attempt.array_id == Array.id),
+    )
+    with record.reading() as session:
+        names = list(session.scalars(select(Array.name).where(*unneeded).order_by(Array.id)))
+    for name in names:
+        folder = context.root.array(name)
+        report.arrays.append(name)
+        report.bytes += _size(folder)
+        if dry_run:
+            continue
+        if folder.is_dir():
+            context.root.trash.mkdir(parents=True, exist_ok=True)
+            with effect("gc.trash"):
+                folder.rename(context.root.trash / f"{int(time.time())}-{name}")
+        with record.transaction("tx.collect") as session:
+            session.execute(delete(Array).where(Array.name == name, *unneeded))
 
 
 def _size(folder: Path) -> int:

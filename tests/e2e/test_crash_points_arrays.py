@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from outerloop.controller.collect import Collected, collect
 from outerloop.controller.rebuild import rebuild
 from outerloop.record.models import Array, Attempt, Wake
 from tests.controller_rig.world import World, resume, stopped, wait_for
@@ -308,3 +309,29 @@ def test_the_map_and_the_script_do_not_change_when_the_same_array_goes_out_again
     world.check()
     assert {name: (folder / name).read_bytes() for name in before} == before
     assert (folder / "map.json").stat().st_ino == inode
+
+
+def test_an_array_goes_with_the_last_of_its_attempts(worlds: Callable[..., ArrayWorld]) -> None:
+    world = worlds()
+    world.submit("same")
+    world.ticks_until_rest()
+    [array] = world.arrays()
+    folder = world.state.array(array.name)
+    world.pass_time(2 * 86400.0)
+    for fault in ("", "before:gc.trash:kill:13", "after:gc.trash:kill"):
+        if fault:
+            assert world.forked(lambda: collected(world, keep_days=1.0), fault=fault) == -signal.SIGKILL, fault
+        else:
+            assert collected(world, keep_days=3.0).arrays == [] and folder.is_dir()
+    assert not folder.is_dir() and len(world.arrays()) == 1, "killed after the thirteenth folder, before its row went"
+    assert collected(world, keep_days=1.0).arrays == [array.name]
+    assert world.arrays() == [] and list(world.state.trash.glob(f"*-{array.name}"))
+    assert collected(world, keep_days=1.0).arrays == []
+
+
+def collected(world: ArrayWorld, *, keep_days: float) -> Collected:
+    deployment = world.open()
+    try:
+        return collect(deployment, keep_days=keep_days, dry_run=False)
+    finally:
+        deployment.close()
