@@ -17,8 +17,10 @@ pytestmark = [
 ]
 
 OURS_S = 1.5
+"""Where nobody waits for a core."""
 
 
 def test_a_verdict_follows_its_last_measure_in_little_more_than_slurm_takes(slurm_installed: None) -> None:
     found = measure(rounds=7)
-    assert found.ours_s <= OURS_S, found
+    waiting = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert found.ours_s <= OURS_S * waiting, (found, waiting)
