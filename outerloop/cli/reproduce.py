@@ -61,6 +61,9 @@ def reproduce(
                 raise CliError(f"{measure.role} has no attempt {number or 1}", ExitCode.NOT_FOUND)
             python = reader.settings.python
             root = reader.root
+        if view.row.kind == "entry" and measure.value is not None:
+            told = f"outerloop verify {view.row.id} recomputes the verdict from what was scored"
+            raise CliError(f"what {measure.role} scored is sealed, and written once; {told}", ExitCode.REFUSED)
         try:
             with copied(
                 root,

@@ -100,6 +100,7 @@ def test_a_challenge_from_its_first_entry_to_its_second_champion(world: EntryWor
     board = world.told("challenge", "board", "tiny-sums")
     assert [entry["run"] for entry in board] == [best, first, worse, again, anew, leaking, failing]
     assert [c["run_id"] for c in world.told("champions", "tiny-sums")] == [best, first]
+    assert "sealed" in world.cli("reproduce", best, "tiny-sums-1", code=3)
     assert f"champion 1, run {first}" in " ".join(world.cli("explain", best).split())
     assert max(map(len, world.cli("challenge", "board", "tiny-sums").splitlines())) <= 80
 
