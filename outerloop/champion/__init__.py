@@ -82,6 +82,7 @@ from outerloop.champion.candidates import (
     text_digest,
 )
 from outerloop.champion.config import CampaignConfig, Rules, parse_campaign
+from outerloop.champion.decide import held_round, rounds_exhausted
 from outerloop.champion.events import (
     ChampionEvent,
     Checkpoint,
@@ -169,6 +170,7 @@ __all__ = [
     "fisher_p",
     "fold",
     "front_table",
+    "held_round",
     "hold_up",
     "insert",
     "lexicographic_champion",
@@ -181,6 +183,7 @@ __all__ = [
     "ready_order",
     "rejection_rate",
     "render_config",
+    "rounds_exhausted",
     "selection_optimism",
     "stamped",
     "text_digest",

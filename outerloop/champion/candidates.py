@@ -72,26 +72,29 @@ class CandidateList:
     """A valid candidates file, with what the caller found on disk.
 
     `digest` is the SHA-256 of the text. `base_sha256` maps base config paths to the SHA-256 of their content,
-    `present` maps soft-target paths (expanded) that exist to theirs.
+    `present` maps soft-target paths (expanded) that exist to theirs. `missing` are bases that can't be used:
+    candidates with one sit out until it can.
     """
 
     candidates: tuple[Candidate, ...]
     digest: str
     base_sha256: Mapping[str, str] = field(default_factory=dict)
     present: Mapping[str, str] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class BrokenCandidates:
     """A candidates file that could not be used: pass it to next_work, which keeps the last valid list.
 
-    `base_sha256` and `present` are as in CandidateList, for the candidates of that last list.
+    `base_sha256`, `present` and `missing` are as in CandidateList, for the candidates of that last list.
     """
 
     digest: str
     reason: str
     base_sha256: Mapping[str, str] = field(default_factory=dict)
     present: Mapping[str, str] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
 
 
 def expand_generation(value: Any, generation: int) -> Any:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from outerloop.champion.reserve import DEFAULT_ALPHA, ReserveRule
 from outerloop.champion.rows import DEFAULT_OBJECTIVES, Objective
 from outerloop.champion.toml_source import ConfigError, TomlSource, nearest, parse_model
-from outerloop.champion.work import Resources
+from outerloop.champion.work import Number, Resources, Seed, Whole
 
 __all__ = ["COMMAND_FIELDS", "CampaignConfig", "Command", "Commands", "ConfigError", "Rules", "parse_campaign"]
 
@@ -102,33 +102,33 @@ class CampaignConfig(BaseModel):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Name of the campaign")
     commands: Commands = Field(description="What it runs.")
     candidates: str = Field(min_length=1, description="Path of the candidates file, re-read every round")
-    base_seed: int = Field(default=0, ge=0, le=MOST_SEED, description="Generation g is split with seed base_seed + g")
-    train_seed_base: int = Field(
+    base_seed: Seed = Field(default=0, ge=0, le=MOST_SEED, description="Generation g is split with seed base_seed + g")
+    train_seed_base: Seed = Field(
         default=0, ge=0, le=MOST_SEED, description="Round r is trained with seed train_seed_base + r"
     )
-    parallel: int = Field(default=4, ge=1, description="Most live jobs of this campaign")
-    max_rounds: int | None = Field(default=None, ge=1, description="Most rounds, over all generations")
-    gpu_hours: float | None = Field(default=None, gt=0, description="GPU-hours that this campaign may use")
-    saturation_evals: int = Field(default=200, ge=1, description="New test rows after which the reserve is asked")
-    max_reserve_checks: int = Field(default=3, ge=1, description="Passed checks after which a generation ends")
-    alpha: float = Field(default=DEFAULT_ALPHA, gt=0, lt=1, description="Level of the reserve check")
+    parallel: Whole = Field(default=4, ge=1, description="Most live jobs of this campaign")
+    max_rounds: Whole | None = Field(default=None, ge=1, description="Most rounds, over all generations")
+    gpu_hours: Number | None = Field(default=None, gt=0, description="GPU-hours that this campaign may use")
+    saturation_evals: Whole = Field(default=200, ge=1, description="New test rows after which the reserve is asked")
+    max_reserve_checks: Whole = Field(default=3, ge=1, description="Passed checks after which a generation ends")
+    alpha: Number = Field(default=DEFAULT_ALPHA, gt=0, lt=1, description="Level of the reserve check")
     reserve_rule: ReserveRule = Field(default="z", description="z, fisher or optimism")
-    teacher_after_round: int = Field(default=0, ge=0, description="0: no teacher")
+    teacher_after_round: Whole = Field(default=0, ge=0, description="0: no teacher")
     teacher_file: str | None = Field(default=None, description="Soft-target file; {generation} is expanded")
-    ensemble_from_round: int = Field(default=3, ge=1, description="First round whose ensemble is scored")
-    ensemble_max: int = Field(default=24, ge=2, description="Most members of an ensemble")
-    validation_fraction: float = Field(default=0.10, gt=0, lt=1, description="Of what remains")
-    held_out_fraction: float = Field(default=0.10, gt=0, lt=1, description="Test, then reserve, of what remains")
+    ensemble_from_round: Whole = Field(default=3, ge=1, description="First round whose ensemble is scored")
+    ensemble_max: Whole = Field(default=24, ge=2, description="Most members of an ensemble")
+    validation_fraction: Number = Field(default=0.10, gt=0, lt=1, description="Of what remains")
+    held_out_fraction: Number = Field(default=0.10, gt=0, lt=1, description="Test, then reserve, of what remains")
     score_cache: bool = Field(default=True, description="Let evaluations reuse prepared inputs")
     compare: Literal["result", "decided"] = Field(default="result", description="Which counts are compared")
-    min_coverage: float = Field(default=0.0, ge=0, le=1, description="Least decided share of every class")
+    min_coverage: Number = Field(default=0.0, ge=0, le=1, description="Least decided share of every class")
     reject_objective: bool = Field(default=False, description="Rejections are an objective of their own")
     objectives: tuple[Objective, ...] = Field(
         default=DEFAULT_OBJECTIVES,
         min_length=1,
         description="Error counts that are compared, each with its denominator",
     )
-    no_eligible_exit_code: int = Field(default=3, ge=1, le=255, description="Exit code: no eligible checkpoint")
+    no_eligible_exit_code: Whole = Field(default=3, ge=1, le=255, description="Exit code: no eligible checkpoint")
     no_eligible_marker: str = Field(default="no-eligible-checkpoint", min_length=1, description="... and its file")
 
     @property

@@ -84,7 +84,8 @@ def due_event(state: CampaignState, config: CampaignConfig, candidates: Candidat
     ended = generation.ends or state.advance_reason
     if not ended and generation.rules != config.rules:
         ended = "rules_changed"
-    if ended:
+    # A generation without a round would only take the champion away. One that was luck is none, so that goes.
+    if ended and (ended == "reserve_failed" or not rounds_exhausted(state, config)):
         return _opening(config, generation, generation.number + 1, ended)
     return (
         _check_start(config, generation)
@@ -111,7 +112,8 @@ def _opening(config: CampaignConfig, old: GenerationState | None, number: int, r
 def _check_start(config: CampaignConfig, generation: GenerationState) -> ReserveCheckEvent | None:
     champion = generation.champion
     worn = generation.evaluations - generation.consumed >= config.saturation_evals
-    if champion is None or generation.check is not None or not worn:
+    # What has ended its generation has worn out the reserve set.
+    if champion is None or generation.check is not None or not worn or generation.ends:
         return None
     return ReserveCheckEvent(
         status="started",
@@ -308,10 +310,11 @@ def _round(
         bases = candidates.base_sha256 if candidates is not None else {}
         present = candidates.present if candidates is not None else {}
     number = len(generation.rounds) + 1
+    missing = candidates.missing if candidates is not None else frozenset()
     members = []
     for candidate in listed:
         soft = soft_targets_digest(candidate, generation, present)
-        if not candidate.active or soft is None:
+        if not candidate.active or soft is None or candidate.base in missing:
             continue
         expanded = expand_generation(dict(candidate.overrides), generation.number)
         members.append(
@@ -324,7 +327,7 @@ def _round(
                 soft_targets_sha256=soft,
             )
         )
-    if not members:
+    if not members or (held_round(state) and not _differs(state, generation, members)):
         return None
     return RoundEvent(
         generation=generation.number,
@@ -333,3 +336,27 @@ def _round(
         candidates=listed,
         candidates_sha256=digest,
     )
+
+
+def held_round(state: CampaignState) -> int | None:
+    """The newest round if none of its trainings could even be handed out; the next one would burn like it.
+
+    It opens all the same when its members are others (an edited candidates file or base), or after a retry.
+    """
+    generation = state.generation
+    if generation is None or not generation.rounds:
+        return None
+    newest = len(generation.rounds)
+    runs = [state.runs[ident] for ident in generation.rounds[newest]]
+    burnt = all(run.status == "train_failed" and not run.launched for run in runs)
+    return newest if burnt and generation.retried_round != newest else None
+
+
+def _differs(state: CampaignState, generation: GenerationState, members: list[RoundMember]) -> bool:
+    """Whether the members would be others than the newest round's, in more than their round."""
+
+    def asked(member: RoundMember) -> tuple[Candidate, str, str]:
+        return member.candidate, member.base_sha256, member.soft_targets_sha256
+
+    last = [state.runs[ident].member for ident in generation.rounds[len(generation.rounds)]]
+    return [asked(member) for member in members] != [asked(member) for member in last if member is not None]

@@ -246,7 +246,7 @@ class DispatchEvent(_Event):
 
     `launched` carries the job as it was handed out, so that a restart asks for the very same work, and in `setting`
     the number of the submission whose tree and environment it runs in. `retry` names in `target` what is tried
-    again: "split", "teacher" or "package".
+    again: "split", "teacher", "package", or "round" where none of its trainings could be handed out.
     """
 
     kind: Literal["dispatch"] = Field(default="dispatch", description="Kind.")

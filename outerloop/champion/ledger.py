@@ -420,6 +420,8 @@ def _launched(state: CampaignState, event: DispatchEvent) -> None:
         packaging.running, packaging.waiting = packaging.waiting, None
     if job.kind == "train" and state.generation is not None:
         state.generation.unlaunched.pop(job.run_id, None)
+    if job.kind == "train" and job.run_id in state.runs:
+        state.runs[job.run_id].launched = True
     state.live[job.key] = LiveJob(job, set(job.awaits))
     state.awaited.update(dict.fromkeys(job.awaits, job.key))
     if job.resources.gpu_hours:
@@ -450,6 +452,8 @@ def _retry(state: CampaignState, event: DispatchEvent) -> None:
         generation.teacher = TeacherState(attempt=generation.teacher.attempt)
     elif generation is not None and event.target == "split" and generation.split_failed:
         generation.split_failed = False
+    elif generation is not None and event.target == "round" and generation.rounds:
+        generation.retried_round = len(generation.rounds)
     else:
         raise _Impossible(f"nothing to retry: {event.target or 'no target'}")
 

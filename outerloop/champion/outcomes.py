@@ -40,15 +40,21 @@ class TrainingEnd:
     inputs_sha256: str = ""
     gpu_hours: float = 0.0
     detail: str = ""
+    problem: str = ""
+    """Why a file of the two can't be read."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What an evaluator left for one checkpoint: the report's text (None: none), and the digest of its scores."""
+    """What an evaluator left for one checkpoint: the report's text (None: none), and the digest of its scores.
+
+    `problem` says why a report that is there can't be read.
+    """
 
     report: str | None
     scores_sha256: str = ""
     optimism: tuple[float, ...] | None = None
+    problem: str = ""
 
 
 def training_event(job: Job, config: CampaignConfig, end: TrainingEnd) -> RunEvent:
@@ -67,6 +73,8 @@ def training_event(job: Job, config: CampaignConfig, end: TrainingEnd) -> RunEve
     problem = ""
     if end.exit_code != 0:
         problem = end.detail or f"the train command ended with exit code {end.exit_code}"
+    elif end.problem:
+        problem = end.problem
     elif end.selection is None:
         problem = "the train command ended well, but wrote no selection.json"
     if not problem and end.selection is not None:
@@ -138,7 +146,8 @@ def evaluation_events(
         )
         scored = results.get(name)
         if scored is None or scored.report is None or opened is None or opened.rules is None:
-            events.append(base.model_copy(update={"detail": reason}))
+            told = f"report refused: {scored.problem}" if scored is not None and scored.problem else reason
+            events.append(base.model_copy(update={"detail": told}))
             continue
         expected = None
         if not job.ensemble and run is not None and name in run.checkpoints:

@@ -153,6 +153,13 @@ class _Reader:
                 errors = self.count(block, objective.count, where)
                 key = objective.count
                 too_many = errors is not None and total is not None and errors > total
+                if objective.correct is not None and objective.correct in block and total is not None:
+                    correct = self.count(block, objective.correct, where)
+                    if errors is not None and correct is not None and correct + errors != total:
+                        self.problems.append(
+                            f"{where}{objective.count} = {errors} and {objective.correct} = {correct} do not add up to"
+                            f" {objective.total} = {total}"
+                        )
             if total is None or errors is None:
                 continue
             if total == 0 and not empty:
@@ -169,6 +176,9 @@ class _Reader:
             return None
         if not _finite(value) or not 0 <= value <= 1:
             self.problems.append(f"{key} must be a finite number from 0 to 1, it is {value!r}")
+            return None
+        if not 0 <= value <= 1:
+            self.problems.append(f"{key} must be a share from 0 to 1, it is {value!r}")
             return None
         return float(value)
 
@@ -187,8 +197,8 @@ def parse_report(
     """The report of one checkpoint. Raises ReportError naming every problem.
 
     Refused: missing or other objectives than the campaign's, denominators of 0 or other than `totals` (those of
-    the generation's earlier rows), counts above their denominators, numbers that are not finite, and another
-    checkpoint's hash than `checkpoint_sha256`.
+    the generation's earlier rows), counts above their denominators, errors and right items that do not add up to
+    them, shares outside 0..1, numbers that are not finite, and another checkpoint's hash than `checkpoint_sha256`.
     """
     source = load_object(text, "the report")
     reader = _Reader(source)

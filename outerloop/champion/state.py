@@ -38,6 +38,8 @@ class RunState:
     generation: int
     round: int
     status: RunStatus = "open"
+    launched: bool = False
+    """Whether its training was handed out."""
     member: RoundMember | None = None
     config_sha256: str = ""
     inputs_sha256: str = ""
@@ -104,6 +106,8 @@ class GenerationState:
     checks_passed: int = 0
     check: ReserveCheckEvent | None = None
     ends: str = ""
+    retried_round: int = 0
+    """The newest round for which somebody said that the next may be tried."""
     rounds: dict[int, tuple[str, ...]] = field(default_factory=dict)
     # Rounds with something pending, and how much: runs that are not final and checkpoints without a test row.
     pending: Counter[int] = field(default_factory=Counter)

@@ -5,9 +5,9 @@ Covers the values and which of their fields determine a result. Not covered: cho
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, Strict
 
 JobKind = Literal["split", "train", "evaluate", "teacher", "package"]
 Role = Literal["test", "reserve", "validation", "development"]
@@ -16,15 +16,31 @@ SECONDS_PER_HOUR = 3600.0
 MINUTES_PER_HOUR = 60.0
 
 
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool | str):
+        raise ValueError(f"must be a number, it is {value!r}")
+    return value
+
+
+MOST = 2**31 - 1
+"""The largest whole number of a campaign's files: what PostgreSQL's integers and the cluster's tools hold."""
+Whole = Annotated[int, Strict(), Field(le=MOST)]
+"""A whole number, written as one: neither true nor "3" nor 2.0."""
+Seed = Annotated[int, Strict()]
+"""A whole number of any size that a seed may have."""
+Number = Annotated[float, BeforeValidator(_no_truth_value), Field(allow_inf_nan=False)]
+"""A finite number, written as one."""
+
+
 class Resources(BaseModel):
     """What a job asks the cluster for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    minutes: float = Field(default=60.0, gt=0, description="Walltime of the command, in minutes")
-    cpus: int = Field(default=1, ge=1, description="CPUs per node")
-    memory_gb: float = Field(default=4.0, gt=0, description="GiB")
-    gpus: int = Field(default=0, ge=0, description="GPUs per node")
+    minutes: Number = Field(default=60.0, gt=0, description="Walltime of the command, in minutes")
+    cpus: Whole = Field(default=1, ge=1, description="CPUs per node")
+    memory_gb: Number = Field(default=4.0, gt=0, description="GiB")
+    gpus: Whole = Field(default=0, ge=0, description="GPUs per node")
 
     @property
     def gpu_hours(self) -> float:

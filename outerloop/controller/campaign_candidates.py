@@ -4,14 +4,16 @@ Covered: reading both, their digests, soft-target files that exist. Not covered:
 them are trained (outerloop.champion).
 
 A missing or broken file is an answer, not an error: the campaign keeps its last valid list and says so in its ledger.
+So is a file whose active candidates have a base config that can't be used: each round would only fail.
 """
 
 from __future__ import annotations
 
 import datetime
+import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +29,12 @@ from outerloop.champion import (
 )
 from outerloop.controller.campaign_request import Setting
 from outerloop.controller.content import content_digest
+from outerloop.plain_files import read_plain
 
-__all__ = ["BaseConfigError", "Listed", "base_config", "base_path", "read_candidates", "soft_target_path"]
+__all__ = ["BaseConfigError", "base_config", "base_path", "read_candidates", "soft_target_path", "watched"]
 
 MAX_FILE_BYTES = 16 << 20
 """Refuse to parse more: no list of candidates and no config is that large."""
-
-
-@dataclass(frozen=True)
-class Listed(CandidateList):
-    """A valid list. `missing` names base configs that cannot be read."""
-
-    missing: tuple[str, ...] = ()
 
 
 class BaseConfigError(ValueError):
@@ -47,7 +43,7 @@ class BaseConfigError(ValueError):
 
 def read_candidates(
     setting: Setting, known: Iterable[Candidate], soft_targets: tuple[Path, int] | None
-) -> Listed | BrokenCandidates:
+) -> CandidateList | BrokenCandidates:
     """The candidates file now. `known` are the candidates of the last valid list, which a broken file leaves in force;
     `soft_targets` is (the campaign's folder, the generation), None before the first."""
     path = setting.candidates_path
@@ -63,23 +59,43 @@ def read_candidates(
         return _broken(setting, text_digest(text), str(error), known, soft_targets)
     except ValueError as error:
         return _broken(setting, text_digest(f"{path}: {error}"), f"{path}: {error}", known, soft_targets)
-    bases = _bases(setting, parsed.candidates)
-    listed = replace(parsed, base_sha256=bases, present=_present(parsed.candidates, soft_targets))
-    missing = dict.fromkeys(item.base for item in parsed.candidates if item.base not in bases)
-    return Listed(listed.candidates, listed.digest, listed.base_sha256, listed.present, tuple(missing))
+    bases, unusable = _bases(setting, parsed.candidates)
+    if unusable:
+        lines = [f"{path}: candidate {name}: {why}" for name, why in _unusable(parsed.candidates, unusable)]
+        told = "\n".join(lines)
+        return _broken(setting, text_digest(f"{text}\0{told}"), told, known, soft_targets)
+    return replace(parsed, base_sha256=bases, present=_present(parsed.candidates, soft_targets))
+
+
+def watched(setting: Setting, known: Iterable[Candidate], soft_targets: tuple[Path, int] | None) -> list[Path]:
+    """Every file that `read_candidates` would look at."""
+    try:
+        listed = parse_candidates(_text(setting.candidates_path)).candidates
+    except (OSError, ConfigError, ValueError):
+        listed = ()
+    found = {setting.candidates_path: None}
+    for candidate in (*listed, *known):
+        found[base_path(setting, candidate.base)] = None
+        soft = candidate.soft_targets(soft_targets[1]) if soft_targets is not None else None
+        if soft is not None and soft_targets is not None:
+            found[soft_target_path(soft_targets[0], soft)] = None
+    return list(found)
+
+
+def _unusable(candidates: Iterable[Candidate], unusable: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(item.name, unusable[item.base]) for item in candidates if item.active and item.base in unusable]
 
 
 def _broken(
     setting: Setting, digest: str, reason: str, known: Iterable[Candidate], soft_targets: tuple[Path, int] | None
 ) -> BrokenCandidates:
     candidates = tuple(known)
-    return BrokenCandidates(digest, reason, _bases(setting, candidates), _present(candidates, soft_targets))
+    bases, unusable = _bases(setting, candidates)
+    return BrokenCandidates(digest, reason, bases, _present(candidates, soft_targets), frozenset(unusable))
 
 
 def _text(path: Path) -> str:
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ValueError(f"it is larger than {MAX_FILE_BYTES >> 20} MiB")
-    return path.read_bytes().decode("utf-8")
+    return read_plain(path, MAX_FILE_BYTES).decode("utf-8")
 
 
 def base_path(setting: Setting, base: str) -> Path:
@@ -92,14 +108,45 @@ def soft_target_path(folder: Path, path: str) -> Path:
     return folder / path
 
 
-def _bases(setting: Setting, candidates: Iterable[Candidate]) -> dict[str, str]:
-    found = {}
+def _bases(setting: Setting, candidates: Iterable[Candidate]) -> tuple[dict[str, str], dict[str, str]]:
+    """(digests of the base configs, why those of active candidates that can't be used can't)."""
+    found, unusable = {}, {}
+    active = {candidate.base for candidate in candidates if candidate.active}
     for base in dict.fromkeys(candidate.base for candidate in candidates):
+        path = base_path(setting, base)
         try:
-            found[base] = content_digest(base_path(setting, base))
-        except OSError:
-            continue
-    return found
+            found[base] = content_digest(path)
+            why = _judged(path, found[base])
+        except OSError as error:
+            why = f"{path}: {error.strerror or error}{_similar(path)}"
+        if why and base in active:
+            unusable[base] = why
+    return found, unusable
+
+
+def _judged(path: Path, digest: str) -> str:
+    """Why a base config can't be used; "" when it can. A file is parsed once."""
+    key = (str(path), digest)
+    if key not in _judgements:
+        try:
+            base_config(path)
+            _judgements[key] = ""
+        except BaseConfigError as error:
+            _judgements[key] = str(error)
+    return _judgements[key]
+
+
+_judgements: dict[tuple[str, str], str] = {}
+
+
+def _similar(path: Path) -> str:
+    """The file beside it that may have been meant."""
+    try:
+        names = [item.name for item in path.parent.iterdir() if item.is_file()]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _present(candidates: Iterable[Candidate], soft_targets: tuple[Path, int] | None) -> dict[str, str]:

@@ -41,6 +41,7 @@ from outerloop.controller.campaign_work import CONFIG
 from outerloop.controller.content import content_digest
 from outerloop.effects import effect
 from outerloop.job.reports import MOST_BYTES
+from outerloop.plain_files import read_plain
 from outerloop.slots import SlotDirectory
 from outerloop.slots.files import make_folder, sync_folder
 
@@ -142,17 +143,17 @@ def _train_failed(job: Job, detail: str, gpu_hours: float) -> RunEvent:
     )
 
 
-def text_of(path: Path) -> str | None:
-    """A command's text file; None when it is absent. What is too large or no text is returned as such a text that no
-    reader takes for a report."""
+def text_of(path: Path, inside: Path) -> str | None:
+    """A command's text file below a folder of its slot; None when it is absent. Raises ReportError for what is no text
+    of its own: its digest must be that of the file."""
     try:
-        if not path.is_file():
-            return None
-        if path.stat().st_size > MOST_BYTES:
-            return f"(larger than {MOST_BYTES >> 20} MiB)"
-        return path.read_bytes().decode("utf-8", "replace")
+        return read_plain(path, MOST_BYTES, inside=inside).decode("utf-8")
     except OSError:
         return None
+    except UnicodeDecodeError as error:
+        raise ReportError([f"{path.name} is not UTF-8: byte {error.start}"]) from None
+    except ValueError as error:
+        raise ReportError([f"{path.name}: {error}"]) from None
 
 
 def digest_of(path: Path) -> str:
@@ -180,7 +181,7 @@ def _split(books: Books, places: Places, ended: Ended) -> GenerationEvent:
     if other := _another_split(books, places, job.generation, digest):
         return _split_failed(job, other, ended.gpu_hours)
     try:
-        totals = _totals(books, job.generation, text_of(output / TOTALS))
+        totals = _totals(books, job.generation, text_of(output / TOTALS, output))
     except ReportError as error:
         return _split_failed(job, str(error), ended.gpu_hours)
     places.lead(places.split_link(job.generation), output)
@@ -245,7 +246,11 @@ def _training(config: CampaignConfig, places: Places, ended: Ended) -> RunEvent:
     )
     if output is None:
         return training_event(job, config, end)
-    selection, pareto = text_of(output / "selection.json"), text_of(output / "pareto.json")
+    selection, pareto, problem = None, None, ""
+    try:
+        selection, pareto = (text_of(output / name, output) for name in ("selection.json", "pareto.json"))
+    except ReportError as error:
+        problem = str(error)
     names: tuple[str, ...] = ()
     inputs = ""
     if selection is not None:
@@ -261,7 +266,10 @@ def _training(config: CampaignConfig, places: Places, ended: Ended) -> RunEvent:
         if path is not None and (digest := digest_of(path)):
             checkpoints[name] = digest
         epoch = epoch_digits(name)
-        text = text_of(output / f"validation-epoch-{epoch}.json")
+        try:
+            text = text_of(output / f"validation-epoch-{epoch}.json", output)
+        except ReportError:
+            text = None
         if text is not None:
             validation[name] = text
         if digest := digest_of(output / f"validation-epoch-{epoch}.scores.jsonl"):
@@ -281,6 +289,7 @@ def _training(config: CampaignConfig, places: Places, ended: Ended) -> RunEvent:
             inputs_sha256=inputs,
             gpu_hours=ended.gpu_hours,
             detail=end.detail,
+            problem=problem,
         ),
     )
 
@@ -305,11 +314,14 @@ def _results(books: Books, places: Places, ended: Ended) -> dict[str, Scored]:
         names = [job.awaits[0].rpartition("/")[2]]
     results = {}
     for position, name in enumerate(names):
-        report = text_of(report_path(ended.slot, position))
-        optimism = None
+        optimism, problem, report = None, "", None
+        try:
+            report = text_of(report_path(ended.slot, position), ended.slot.path)
+        except ReportError as error:
+            problem = str(error)
         if report is not None and job.role == "reserve":
             optimism = recorded_optimism(books, places)
-        results[name] = Scored(report, digest_of(scores_path(ended.slot, position)), optimism)
+        results[name] = Scored(report, digest_of(scores_path(ended.slot, position)), optimism, problem)
     return results
 
 

@@ -11,9 +11,9 @@ from functools import partial
 
 from sqlalchemy import func, update
 
-from outerloop.champion import CampaignState, DispatchEvent
+from outerloop.champion import CampaignState, DispatchEvent, held_round, rounds_exhausted
 from outerloop.controller.campaign_ledger import CampaignLedger, insert_events, read_books
-from outerloop.controller.campaign_views import campaign_named
+from outerloop.controller.campaign_views import campaign_config, campaign_named
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.ledger import Behind
 from outerloop.controller.operate import TRIES, HasRecord, OperatorError, find_run, retry
@@ -30,7 +30,7 @@ __all__ = [
     "stop",
 ]
 
-RETRIED = ("split", "teacher", "package")
+RETRIED = ("split", "teacher", "package", "round")
 """What `campaign retry` tries again by an event; jobs that used up their attempts are given new ones besides."""
 
 Check = Callable[[CampaignState], str]
@@ -77,7 +77,10 @@ def say(deployment: Deployment, run: Run, event: DispatchEvent, check: Check) ->
 
 
 def advance_generation(deployment: Deployment, run: Run, reason: str) -> None:
-    """Ask for a new generation."""
+    """Ask for a new generation. Raises OperatorError where there is none to leave, or no round for the next."""
+    config, problem = campaign_config(deployment.record, run.id)
+    if config is None:
+        raise OperatorError(problem)
 
     def check(state: CampaignState) -> str:
         if state.generation is None:
@@ -86,6 +89,11 @@ def advance_generation(deployment: Deployment, run: Run, reason: str) -> None:
             return "it was cancelled"
         if state.advance_reason is not None:
             return f"a new generation was asked for already ({state.advance_reason})"
+        if rounds_exhausted(state, config):
+            return (
+                "no round is left for a new generation; raise max_rounds or gpu_hours in its campaign.toml and"
+                " `submit campaign` it again first"
+            )
         return ""
 
     say(deployment, run, DispatchEvent(action="advance", reason=reason), check)
@@ -165,5 +173,6 @@ def _unfailed(step: str, state: CampaignState) -> str:
         "split": generation is not None and generation.split_failed,
         "teacher": generation is not None and generation.teacher.status == "failed",
         "package": state.packaging.launch_failures > 0,
+        "round": held_round(state) is not None,
     }
     return "" if failed[step] else f"no {step} failed"

@@ -17,12 +17,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, func, select, update
 
 from outerloop.champion import (
     BrokenCandidates,
+    CandidateList,
     DispatchEvent,
     EvalEvent,
     Event,
@@ -32,16 +34,17 @@ from outerloop.champion import (
     Record,
     RunEvent,
     finished,
+    held_round,
     next_work,
     ready_order,
 )
-from outerloop.controller.campaign_candidates import Listed, read_candidates
+from outerloop.controller.campaign_candidates import read_candidates, watched
 from outerloop.controller.campaign_harvest import Ended, Memory, digest_of, failure_events, harvest
 from outerloop.controller.campaign_ledger import Books, CampaignLedger, Launch, insert_events, read_books
 from outerloop.controller.campaign_places import Places
 from outerloop.controller.campaign_request import CampaignRequest, settings_in_force
 from outerloop.controller.campaign_slots import output_folder, slot_of
-from outerloop.controller.campaign_watch import file_stamp, note_idle
+from outerloop.controller.campaign_watch import file_stamps, note_idle
 from outerloop.controller.campaign_work import CONFIG, CannotHandOut, Rendered, campaign_work, render
 from outerloop.controller.engine import Blocking, Ending, Engine, Next
 from outerloop.controller.interest import drop_interest
@@ -150,7 +153,7 @@ class Campaign:
         if self._owed():
             return Next.MORE
         state = self.books.state
-        before = file_stamp(self.setting.candidates_path)
+        before = file_stamps(self._watched())
         candidates = self._candidates()
         if finished(state, self.config, candidates):
             return Ending({"round": 0, "verdict": campaign_verdict(self.books), "champion_seq": None})
@@ -163,16 +166,29 @@ class Campaign:
         generation = state.generation
         if not wanted and generation is not None and generation.split_failed and not state.stopped:
             raise Blocking("SPLIT", self._split_failure())
+        held = held_round(state)
+        if not wanted and held is not None and not state.stopped:
+            raise Blocking("ROUND", self._burnt(held))
         if not state.live:
-            self.engine.idle = self._why_idle()
+            self.engine.idle = self._why_idle(candidates)
             if not state.stopped:
-                note_idle(self.context.root, self.request.id, self.setting.candidates_path, before)
+                note_idle(self.context.root, self.request.id, before)
         return Next.WAIT
 
-    def _why_idle(self) -> tuple[str, str]:
+    def _burnt(self, number: int) -> str:
+        generation = self.books.state.generation
+        first = generation.rounds[number][0] if generation is not None else ""
+        for event in reversed(self.ledger.read()):
+            if isinstance(event, RunEvent) and event.run_id == first:
+                return f"no training of round {number} could be handed out: {event.detail}"
+        return f"no training of round {number} could be handed out"
+
+    def _why_idle(self, candidates: CandidateList | BrokenCandidates) -> tuple[str, str]:
         state = self.books.state
         if state.stopped:
             return "STOPPED", f"stopped by its owner; `outerloop campaign resume {self.request.id}` goes on"
+        if isinstance(candidates, BrokenCandidates):
+            return "IDLE", candidates.reason.splitlines()[0]
         return "IDLE", f"nothing to do until {self.setting.candidates_path.name} or the configuration changes"
 
     def _split_failure(self) -> str:
@@ -195,7 +211,12 @@ class Campaign:
         self.books.take(written)
         self.engine.campaign_seq = self.books.state.seq
 
-    def _candidates(self) -> Listed | BrokenCandidates:
+    def _watched(self) -> list[Path]:
+        generation = self.books.state.generation
+        where = None if generation is None else (self.places.folder, generation.number)
+        return watched(self.setting, self.books.state.candidates, where)
+
+    def _candidates(self) -> CandidateList | BrokenCandidates:
         state = self.books.state
         generation = state.generation
         where = None if generation is None else (self.places.folder, generation.number)
@@ -427,6 +448,9 @@ def campaign_verdict(books: Books) -> dict[str, Any]:
     generations = len(state.generations)
     said = f"{state.rounds_opened} rounds in {generations} generation{'s' if generations != 1 else ''}, {scored} scored"
     best = f"the champion is {champion.subject}" if champion is not None else "there is no champion"
+    opened = state.generation.opened if state.generation is not None else None
+    if champion is None and opened is not None and opened.reason == "reserve_failed":
+        best += f": {opened.previous_champion} did not hold up on the reserve set, and no later one was found"
     word = "cancelled" if state.cancelled else "finished"
     return {
         "kind": "campaign",

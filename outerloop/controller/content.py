@@ -9,6 +9,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from outerloop.plain_files import open_plain
+
 __all__ = ["content_digest", "content_stamp"]
 
 _BLOCK = 1 << 20
@@ -18,7 +20,7 @@ _cache: dict[tuple[str, int, int, int], str] = {}
 def content_digest(path: Path) -> str:
     """SHA-256 (64 hex digits) of a file's content, or of a folder's sorted list of (path, kind, content).
 
-    Links are hashed as links, not followed. Raises OSError for what cannot be read.
+    Links are hashed as links, not followed. Raises OSError for what cannot be read: pipes, sockets and devices, too.
     """
     if path.is_dir() and not path.is_symlink():
         total = hashlib.sha256(b"folder\0")
@@ -41,7 +43,7 @@ def _file_digest(path: Path) -> str:
     key = (str(path.resolve()), facts.st_ino, facts.st_size, facts.st_mtime_ns)
     if key not in _cache:
         digest = hashlib.sha256()
-        with path.open("rb") as stream:
+        with os.fdopen(open_plain(path), "rb") as stream:
             while block := stream.read(_BLOCK):
                 digest.update(block)
         _cache[key] = digest.hexdigest()

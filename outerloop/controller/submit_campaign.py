@@ -23,6 +23,7 @@ from outerloop.controller.request import Execution, run_name
 from outerloop.controller.submit import Refusal, earlier_asks, never_fits
 from outerloop.controller.work import lane_mapping
 from outerloop.dispatch.submit import walltime_minutes
+from outerloop.plain_files import read_plain
 from outerloop.record.models import Run
 from outerloop.record.store import Record
 from outerloop.settings import Settings, choose_lane
@@ -62,9 +63,10 @@ def prepare_campaign(
     Raises ConfigError (of campaign.toml or of the candidates file) with every problem, Refusal, GitError, LaneError.
     """
     path = path.absolute()
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise Refusal(f"{path} is larger than {MAX_CONFIG_BYTES >> 20} MiB: that is no campaign.toml")
-    text = path.read_bytes().decode("utf-8", "replace")
+    try:
+        text = read_plain(path, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+    except ValueError as error:
+        raise Refusal(f"{path}: {error}; that is no campaign.toml") from None
     config = parse_campaign(text, str(path))
     repo = Repository.open(repository or path.parent)
     mirror = Mirror(root.mirror(repo.identity))
@@ -103,7 +105,7 @@ def prepare_campaign(
     listed = read_candidates(setting, (), None)
     if isinstance(listed, BrokenCandidates):
         raise ConfigError(listed.reason.splitlines())
-    notes = [f"{base}: there is no such base config yet" for base in listed.missing]
+    notes = []
     active = tuple(item.name for item in listed.candidates if item.active)
     if not active:
         notes.append("no candidate is active: no round opens until one is")

@@ -88,6 +88,8 @@ def main(what, *rest):
             write(output + "/validation-epoch-%04d.json" % number, dict(gate_auc=0.9, fail_to_pass_count=errors[0]))
             write(output + "/validation-epoch-%04d.scores.jsonl" % number, '{{"margin": 1.0, "target": 1}}\n')
         names = ["model-%04d" % (n + 1) for n in range(len(config["errors"]))] + config.get("listed", [])
+        if config.get("pipe"):
+            os.mkfifo(output + "/" + config["pipe"])
         write(output + "/selection.json", dict(checkpoint=names[-1], false_negatives=0, inputs_sha256="same"))
         write(output + "/pareto.json", dict(checkpoints=[dict(checkpoint=name) for name in names]))
         for name, text in config.get("files", dict()).items():
@@ -102,7 +104,18 @@ def main(what, *rest):
             run = json.load(open(job["checkpoint"]))["run"]
             mark("evaluate", rest[1], run, job["checkpoint"][-4:])
             write(job["scores_output"], margins_of(job["checkpoint"], rest[1]))
-            write(job["output"], told.get("text") or told)
+            if told.get("bytes") == "latin":
+                told["note"] = "caf\u00e9"
+                with open(job["output"], "wb") as file:
+                    file.write(json.dumps(told, ensure_ascii=False).encode("latin-1"))
+            elif told.get("bytes") == "link":
+                write(job["output"] + ".elsewhere", told)
+                os.rename(job["output"] + ".elsewhere", MARKS + ".report")
+                os.symlink(MARKS + ".report", job["output"])
+            elif told.get("bytes") == "pipe":
+                os.mkfifo(job["output"])
+            else:
+                write(job["output"], told.get("text") or told)
     elif what == "ensemble":
         manifest, role, output, scores = rest
         members = json.load(open(manifest))["members"]
@@ -200,6 +213,9 @@ class CampaignWorld(CampaignFiles, TrainingWorld):
     def told(self, run_id: str) -> str:
         """The ledger without times: what a disturbed campaign must share with an undisturbed one."""
         return events_to_jsonl(self.ledger(run_id), times=False)
+
+    def rounds(self, run_id: str) -> list[Event]:
+        return [event for event in self.ledger(run_id) if event.kind == "round"]
 
     def exported(self, run_id: str) -> list[Event]:
         return events_from_jsonl(self.cli("campaign", "events", run_id, "--jsonl"))

@@ -7,6 +7,7 @@ people may do to its files meanwhile, operators' words, a record made anew. Not 
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,11 @@ def test_what_commands_get_wrong_is_told_and_crowns_nobody(world: CampaignWorld)
         "foreign": {"checkpoint_sha256": "0" * 64},
         "torn": {"text": '{"fail_count": 100, "fail_to_'},
         "fewer": {"fail_count": 99},
+        "contrary": {"pass_to_fail_count": 1, "pass_correct_count": 200},
+        "percent": {"macro_f1": 99.5},
+        "latin": {"bytes": "latin"},
+        "linked": {"bytes": "link"},
+        "piped": {"bytes": "pipe"},
     }
     world.candidates(
         honest=[[40, 40]],
@@ -156,6 +162,7 @@ def test_what_commands_get_wrong_is_told_and_crowns_nobody(world: CampaignWorld)
         none={"errors": [[0, 0]], "exit": 3, "files": {"no-eligible-checkpoint": ""}},
         unmarked={"errors": [[0, 0]], "exit": 3},
         missing={"errors": [[41, 41]], "listed": ["model-0009"]},
+        pipe={"errors": [[42, 42]], "listed": ["model-0009"], "pipe": "model-0009"},
         escaping={"errors": [[0, 0]], "listed": ["../x-0001"]},
         twice={"errors": [[42, 42]], "files": {"selection.json": '{"checkpoint": 5}'}},
     )
@@ -167,6 +174,7 @@ def test_what_commands_get_wrong_is_told_and_crowns_nobody(world: CampaignWorld)
     assert found["champ-g001-r0001-odd"].exit_code == 7
     assert told["none"][0] == "no_eligible_checkpoint" and told["unmarked"][0] == "train_failed"
     assert told["missing"] == ("trained", "missing checkpoint files: model-0009")
+    assert told["pipe"] == ("trained", "missing checkpoint files: model-0009")
     assert told["escaping"][0] == "train_failed" and "not a path inside" in told["escaping"][1]
     assert told["twice"][0] == "train_failed" and "selection.json" in told["twice"][1]
     scores = {s.removeprefix("champ-g001-r0001-"): e for s, e in world.evaluations(run_id).items()}
@@ -175,6 +183,11 @@ def test_what_commands_get_wrong_is_told_and_crowns_nobody(world: CampaignWorld)
     assert "checkpoint_sha256" in scores["foreign/model-0001"].detail
     assert "not valid JSON" in scores["torn/model-0001"].detail
     assert "on this set they were" in scores["fewer/model-0001"].detail
+    assert "do not add up to pass_count = 200" in scores["contrary/model-0001"].detail
+    assert "macro_f1 must be a share from 0 to 1" in scores["percent/model-0001"].detail
+    assert "is not UTF-8: byte" in scores["latin/model-0001"].detail
+    assert "a link that leads elsewhere" in scores["linked/model-0001"].detail
+    assert scores["piped/model-0001"].status == "failed"
     assert "missing/model-0009" not in scores and scores["missing/model-0001"].status == "scored"
     status = world.status(run_id)
     assert status["champion"]["subject"] == "champ-g001-r0001-honest/model-0001" and status["front"] == 1
@@ -199,12 +212,12 @@ def test_other_objectives_than_the_campaigns_are_refused(world: CampaignWorld) -
 
 
 def test_files_that_change_or_vanish_under_a_campaign(world: CampaignWorld) -> None:
-    """Candidates broken after the first round, a base config that vanishes, a folder that is in the way, a config that
-    somebody edits between training and evaluation."""
-    world.campaign(max_rounds=2, parallel=2)
+    """Candidates broken after the first round, a base config that vanishes (its candidate sits out until it is back),
+    a folder that is in the way, a config that somebody edits between training and evaluation."""
+    world.campaign(max_rounds=3, parallel=2)
     world.candidates(a=[[30, 30]], b=[[20, 20]])
     other = world.repo / "other.yaml"
-    other.write_text("errors: [[1, 1]]\n")
+    other.write_text("errors: [[45, 45]]\n")
     with world.list.open("a") as file:
         file.write('[[candidates]]\nname = "gone"\nbase = "other.yaml"\n')
     run_id = world.submit_campaign()
@@ -214,23 +227,44 @@ def test_files_that_change_or_vanish_under_a_campaign(world: CampaignWorld) -> N
     (folder / "runs" / "champ-g001-r0001-b").mkdir()
     (folder / "configs").mkdir(exist_ok=True)
     (folder / "configs" / "champ-g001-r0001-a.yaml").write_text("somebody's")
-    other.unlink()
     world.tick()
-    other.write_text("errors: [[2, 2]]\n")
+    other.unlink()
     assert (folder / "configs" / "champ-g001-r0001-a.yaml.aside-1").read_text() == "somebody's"
     world.list.write_text(world.list.read_text().replace("candidates", "candidate", 1))
     ended(world, run_id)
     found = runs(world, run_id)
     assert found["champ-g001-r0001-b"].status == "stale_run_dir"
     assert list((folder / "runs" / "champ-g001-r0001-b").iterdir()) == []
-    assert found["champ-g001-r0001-gone"].status == "train_failed"
+    assert found["champ-g001-r0001-gone"].status == "trained"
     rejected = [e for e in world.ledger(run_id) if e.kind == "dispatch" and e.action == "candidates_rejected"]
     assert len(rejected) == 1 and "candidates.toml" in rejected[0].reason
     # The last valid list stays in force.
     assert found["champ-g001-r0002-b"].status == "trained"
-    # Round 2 was opened while the base was gone; that it came back as something else is told, not trained.
-    assert "has changed since the round was opened" in found["champ-g001-r0002-gone"].detail
+    # The round that had opened tells it, the next one opens without it.
+    assert "other.yaml" in found["champ-g001-r0002-gone"].detail
+    assert found["champ-g001-r0003-b"].status == "trained" and "champ-g001-r0003-gone" not in found
     assert world.status(run_id)["champion"]["subject"] == "champ-g001-r0002-b/model-0001"
+
+
+def test_a_typo_in_a_base_burns_no_round(world: CampaignWorld) -> None:
+    """A list whose candidates cannot be trained is no list: the one before stays, and says so, until it is mended."""
+    world.campaign(max_rounds=4)
+    world.candidates(a=[[30, 30]])
+    run_id = world.submit_campaign()
+    good = world.list.read_text()
+    world.list.write_text(good.replace("base.yaml", "bsae.yaml"))
+    (world.repo / "base.yaml").rename(world.repo / "away.yaml")
+    for _ in range(3):
+        world.run_measures()
+        world.tick()
+    run = world.run(run_id)
+    assert (run.state, run.state_reason) == ("waiting", "IDLE"), world.describe()
+    assert "bsae.yaml: No such file" in run.state_detail
+    assert world.rounds(run_id) == []
+    (world.repo / "away.yaml").rename(world.repo / "base.yaml")
+    world.list.write_text(good)
+    ended(world, run_id)
+    assert [e.status for e in runs(world, run_id).values()] == ["trained"] * 4
 
 
 def test_a_config_that_was_edited_after_its_training_is_an_error(world: CampaignWorld) -> None:
@@ -258,6 +292,18 @@ def test_a_broken_start_is_refused_and_every_mistake_has_its_line(world: Campaig
     assert "candidates.toml:1: candidates[1].base: required key is missing" in world.submit_campaign(code=2)
     world.list.unlink()
     assert "candidates.toml: No such file" in world.submit_campaign(code=2)
+    world.candidates(a=[[1, 1]])
+    world.list.write_text(world.list.read_text().replace("base.yaml", "bsae.yaml"))
+    assert "candidate a: " in (told := world.submit_campaign(code=2)) and "did you mean base.yaml?" in told
+    (world.repo / "bsae.yaml").write_text("- no mapping\n")
+    assert "a base config is a mapping, this is a list" in world.submit_campaign(code=2)
+    for name in (world.list, world.toml):
+        text = name.read_text()
+        name.unlink()
+        os.mkfifo(name)
+        assert "it is not a regular file" in world.submit_campaign(code=3 if name == world.toml else 2)
+        name.unlink()
+        name.write_text(text)
     assert world.runs() == []
 
 
@@ -282,6 +328,9 @@ def test_operators_words(world: CampaignWorld) -> None:
     world.tick()
     opened = [e for e in world.ledger(run_id) if e.kind == "generation" and e.status == "opened"]
     assert [(e.generation, e.reason) for e in opened] == [(1, "initial"), (2, "tired of it")]
+    world.toml.write_text(world.toml.read_text().replace("max_rounds = 9", f"max_rounds = {len(world.rounds(run_id))}"))
+    world.submit_campaign()
+    assert "no round is left for a new generation" in world.cli("campaign", "advance", "loop", code=3)
     assert "nothing failed" in world.cli("campaign", "retry", "loop", code=3)
     world.tick()
     world.cli("campaign", "cancel", "loop")

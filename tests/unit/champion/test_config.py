@@ -99,6 +99,13 @@ def test_broken_toml_and_duplicate_keys_name_their_line() -> None:
         ("max_rounds = 1\n" + CAMPAIGN.replace("{jobs}", "{jobs!r}"), "a field is a plain {name}"),
         ("max_rounds = 1\n" + CAMPAIGN.replace("g{generation}", "g"), "must contain {generation}"),
         ("max_rounds = 1\nmin_coverage = 0.5\n" + CAMPAIGN, 'min_coverage needs compare = "decided"'),
+        ("max_rounds = 1\nparallel = true\n" + CAMPAIGN, "c.toml:2: parallel"),
+        ('max_rounds = 1\nparallel = "3"\n' + CAMPAIGN, "c.toml:2: parallel"),
+        ("max_rounds = 1\nparallel = 2.0\n" + CAMPAIGN, "c.toml:2: parallel"),
+        ("max_rounds = 1\nparallel = 1000000000000000000000\n" + CAMPAIGN, "c.toml:2: parallel"),
+        ("max_rounds = 1\ngpu_hours = inf\n" + CAMPAIGN, "c.toml:2: gpu_hours"),
+        ("max_rounds = 1\nalpha = true\n" + CAMPAIGN, "c.toml:2: alpha"),
+        ('max_rounds = 1\nalpha = "0.1"\n' + CAMPAIGN, "c.toml:2: alpha"),
     ],
 )
 def test_what_does_not_fit_together_is_said(text: str, said: str) -> None:

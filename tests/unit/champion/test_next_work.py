@@ -34,6 +34,7 @@ from outerloop.champion import (
     finished,
     fold,
     front_table,
+    held_round,
     next_work,
     parse_candidates,
     plot_data,
@@ -297,8 +298,11 @@ def test_a_risen_reserve_rate_ends_the_generation_and_records_what_it_was() -> N
     assert [job.key for job in desk.jobs()] == ["split/g002"]
 
 
-def test_passed_checks_count_and_the_last_one_ends_the_generation() -> None:
-    desk = _reserve_desk()
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_passed_checks_count_and_the_last_one_ends_the_generation(rounds: int) -> None:
+    """Where no round is left there is no next generation, which would only take the champion away: the open runs come
+    to their end, and the reserve set, worn out, is not asked again."""
+    desk = _reserve_desk(max_rounds=rounds, parallel=1)
     desk.score(SMALL, "m-0001", 5, 5, role="reserve")
     assert desk.of(ReserveCheckEvent)[-1].status == "passed"
     desk.score(SMALL, "m-0003", 7, 7)
@@ -306,7 +310,90 @@ def test_passed_checks_count_and_the_last_one_ends_the_generation() -> None:
     desk.score(SMALL, "m-0004", 7, 7)
     # The reserve score of the same champion is known, so the second check needs no job.
     assert [event.status for event in desk.of(ReserveCheckEvent)] == ["started", "passed", "started", "passed"]
-    assert desk.of(GenerationEvent)[-1].reason == "max_reserve_checks"
+    if rounds > 1:
+        assert desk.of(GenerationEvent)[-1].reason == "max_reserve_checks"
+        return
+    assert len(desk.state.generations) == 1 and desk.state.rounds_opened == 1
+    assert not finished(desk.state, desk.config, desk.candidates), "the other run is still to be trained"
+    desk.score(SMALL, "m-0005", 7, 7)
+    desk.score(SMALL, "m-0006", 1, 1)
+    desk.score(SMALL, "m-0007", 7, 7)
+    desk.train(WIDE, "m-0001")
+    desk.score(WIDE, "m-0001", 9, 9)
+    assert len(desk.of(ReserveCheckEvent)) == 4
+    assert {job.kind for job in desk.jobs()} == {"package"}
+    assert desk.state.generation is not None and desk.state.generation.champion is not None
+    assert desk.state.generation.champion.subject == f"{SMALL}/m-0006"
+    desk.config = campaign(max_rounds=3, saturation_evals=2, max_reserve_checks=2, parallel=1)
+    assert [event.reason for event in desk.settle() if isinstance(event, GenerationEvent)] == ["max_reserve_checks"]
+
+
+def test_luck_in_the_last_round_leaves_no_champion() -> None:
+    desk = _reserve_desk(max_rounds=1)
+    desk.score(SMALL, "m-0001", 30, 5, role="reserve")
+    assert desk.of(GenerationEvent)[-1].reason == "reserve_failed"
+    assert desk.state.generation is not None and desk.state.generation.champion is None
+    assert finished(desk.state, desk.config, desk.candidates)
+
+
+def test_a_generation_asked_for_without_a_round_left_waits_for_one() -> None:
+    desk = _reserve_desk(max_rounds=1, saturation_evals=200)
+    desk.append(DispatchEvent(action="advance", reason="enough"))
+    assert len(desk.state.generations) == 1 and desk.state.generation is not None
+    assert desk.state.generation.champion is not None
+    desk.config = campaign(max_rounds=2, saturation_evals=200)
+    assert [event.reason for event in desk.settle() if isinstance(event, GenerationEvent)] == ["enough"]
+
+
+def test_a_round_of_which_nothing_could_be_handed_out_is_the_last_until_something_changes() -> None:
+    desk = Desk(campaign(max_rounds=9, parallel=2))
+    desk.open()
+
+    def burn() -> None:
+        for run_id in list(desk.state.generation.unlaunched) if desk.state.generation is not None else []:
+            run = desk.state.runs[run_id]
+            desk.append(
+                RunEvent(
+                    status="train_failed", run_id=run_id, generation=1, round=run.round, detail="the split is gone"
+                )
+            )
+
+    burn()
+    assert desk.state.rounds_opened == 1 and held_round(desk.state) == 1 and desk.jobs() == []
+    desk.append(DispatchEvent(action="retry", target="round"))
+    assert desk.state.rounds_opened == 2 and held_round(desk.state) is None
+    burn()
+    assert desk.state.rounds_opened == 2 and held_round(desk.state) == 2
+    listed = desk.candidates
+    desk.candidates = replace(listed, base_sha256=dict.fromkeys((c.base for c in listed.candidates), "mended"))
+    desk.settle()
+    assert desk.state.rounds_opened == 3
+    # A training that ran and failed says something about the candidates: rounds go on.
+    key = desk.jobs()[0].key
+    desk.launch(key)
+    burn()
+    desk.append(
+        RunEvent(status="train_failed", run_id=key.removeprefix("train/"), generation=1, round=3, detail="EXIT_1")
+    )
+    assert desk.state.rounds_opened == 4
+
+
+def test_candidates_without_a_base_sit_out() -> None:
+    listed = candidate_list()
+    gone = frozenset(candidate.base for candidate in listed.candidates)
+    desk = Desk(campaign(max_rounds=2), replace(listed, missing=gone))
+    desk.open()
+    assert desk.state.rounds_opened == 0 and desk.jobs() == []
+    assert not finished(desk.state, desk.config, desk.candidates)
+    desk.candidates = listed
+    desk.settle()
+    assert desk.state.rounds_opened == 1
+    # A list that is broken now leaves the last one in force, less what of it can't be trained.
+    desk.candidates = BrokenCandidates("d", "unreadable", missing=gone)
+    desk.settle()
+    for run_id in (SMALL, WIDE):
+        desk.launch(f"train/{run_id}")
+    assert desk.state.rounds_opened == 1
 
 
 def test_a_check_whose_champion_was_replaced_is_stale_and_consumes_nothing() -> None:
@@ -360,10 +447,10 @@ def test_an_operator_advances_with_a_reason_but_not_before_the_first_generation(
 
 
 def test_other_rules_open_a_generation_since_rows_no_longer_compare(desk: Desk) -> None:
-    desk.config = campaign(max_rounds=1, compare="decided")
+    desk.config = campaign(max_rounds=2, compare="decided")
     assert [event.kind for event in desk.settle()] == ["generation"]
     assert desk.of(GenerationEvent)[-1].reason == "rules_changed"
-    desk.config = campaign(max_rounds=1, compare="decided", alpha=0.02)
+    desk.config = campaign(max_rounds=2, compare="decided", alpha=0.02)
     assert desk.settle() == []
 
 
@@ -499,8 +586,8 @@ def test_round_ensembles_rank_by_validation_alone_and_wait_for_the_round_to_fini
     assert [member.run_id[-1] for member in ensemble.members] == ["c", "d", "b", "a"]
 
 
-def _packaging_desk() -> Desk:
-    desk = Desk(campaign(max_rounds=1, parallel=9, ensemble_from_round=9))
+def _packaging_desk(rounds: int = 1) -> Desk:
+    desk = Desk(campaign(max_rounds=rounds, parallel=9, ensemble_from_round=9))
     desk.open()
     desk.train(SMALL, *(f"m-000{n}" for n in range(1, 6)))
     desk.score(SMALL, "m-0001", 9, 9, report_sha256="r1")
@@ -538,7 +625,7 @@ def test_a_package_that_could_not_start_is_asked_for_again_a_few_times_and_after
 
 
 def test_an_unlaunched_package_is_dropped_with_its_generation() -> None:
-    desk = _packaging_desk()
+    desk = _packaging_desk(rounds=2)
     desk.append(DispatchEvent(action="advance", reason="enough"))
     assert [(e.status, e.subject) for e in desk.of(PackageEvent)] == [("dropped", f"{SMALL}/m-0001")]
 
@@ -674,7 +761,7 @@ def test_plot_data_marks_steps_checks_generations_and_curves_and_is_json() -> No
 
 
 def test_a_package_of_an_old_generation_that_could_not_start_is_dropped() -> None:
-    desk = _packaging_desk()
+    desk = _packaging_desk(rounds=2)
     desk.launch(_package(desk)[0])
     desk.append(DispatchEvent(action="advance", reason="enough"))
     assert desk.of(PackageEvent) == []

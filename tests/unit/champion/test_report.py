@@ -100,6 +100,22 @@ def test_a_report_of_other_objectives_is_refused_and_own_ones_are_read() -> None
     assert parse_report('{"errors": 1, "items": 4}', rules).row == {"errors": 1, "items": 4}
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"pass_to_fail_count": GOOD["pass_count"] - GOOD["pass_correct_count"] + 1}, "do not add up to pass_count"),
+        ({"decided": {**GOOD["decided"], "pass_to_fail_count": 0, "pass_correct_count": 0}}, "do not add up"),
+        ({"macro_f1": 7}, "macro_f1 must be a share from 0 to 1"),
+        ({"gate_auc": -0.1}, "gate_auc must be a share from 0 to 1"),
+    ],
+)
+def test_a_report_that_contradicts_itself_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ReportError, match=told):
+        _parse(changes)
+    same = GOOD["pass_count"] - GOOD["pass_correct_count"]
+    assert _parse({"pass_to_fail_count": same}).row["pass_to_fail_count"] == same
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"fail_count": NaN}', '{"a": 1, "a": 2}', "[" * 100_000])
 def test_what_is_no_json_object_is_refused(text: str) -> None:
     with pytest.raises(ReportError):
