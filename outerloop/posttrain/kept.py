@@ -7,6 +7,7 @@ it is for (serve.py, agents.py).
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ class Kept:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], *, log: Path, scratch: str, grace: float
     ) -> None:
-        self._grace = grace
+        self._grace, self._scratch = grace, scratch
         reader, self._pipe = os.pipe()
         words = [str(_KEEPER), str(reader), str(os.getpid()), str(grace), scratch]
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -80,6 +81,7 @@ class Kept:
         # nothing is left of the group, unless the keeper was killed itself
         os.killpg(self._keeper.pid, signal.SIGKILL)
         self._keeper.wait()
+        shutil.rmtree(self._scratch, ignore_errors=True)  # a keeper that was killed left it
 
 
 def said(code: int | None) -> str:

@@ -222,11 +222,14 @@ def test_a_server_whose_keeper_was_killed_dies_too(tmp_path: Path) -> None:
     made = server(tmp_path, "echo")
     made.start()
     assert made.pid is not None and len(processes(tmp_path)) == 1
+    scratch = Path(Path(f"/proc/{made.pid}/cmdline").read_text().split("\0")[7])
+    assert scratch.is_dir()
     os.kill(made.pid, signal.SIGKILL)
     until(lambda: processes(tmp_path) == [])
     with pytest.raises(ServerError, match=r"the server ended with its keeper \(SIGKILL\); its log: "):
         made.check()
     made.stop()
+    assert not scratch.exists()
 
 
 TIED = """
