@@ -48,6 +48,7 @@ def fill(world: CampaignWorld) -> dict[str, str]:
     world.branch("crash", cost="8", extra="echo boom >&2; exit 3\n")
     world.branch("best", cost="5")
     world.branch("later", cost="4", note="still to come")
+    world.branch("live", cost="3")  # for whoever submits it; a branch made later would hold the campaign's files
     runs = {name: world.submit(name) for name in ("better", "same", "bigger", "crash")}
     world.ticks_until_rest()
     runs["best"] = world.submit("best", base=None)

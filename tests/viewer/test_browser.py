@@ -213,7 +213,6 @@ def test_a_campaign_is_told_as_its_ledger_has_it(shown: Shown) -> None:
 
 def test_pages_follow_a_run_without_reloading(shown: Shown) -> None:
     world = shown.world
-    world.branch("live", cost="3")
     run = world.submit("live")
     with shown.page() as page, shown.page() as overview:
         shown.open(page, f"/runs/{run}")
