@@ -91,5 +91,7 @@ def _write(place: Path, data: dict[str, Any], name: str) -> None:
     try:
         draft.write_bytes(rendered(figure, suffix))
         draft.replace(place)
+    except OSError as error:
+        raise CliError(f"{place}: {error.strerror or error}") from None
     finally:
         draft.unlink(missing_ok=True)

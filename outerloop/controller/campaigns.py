@@ -446,7 +446,8 @@ def campaign_verdict(books: Books) -> dict[str, Any]:
     champion = state.generation.champion if state.generation is not None else None
     scored = sum(event.role == "test" and event.status == "scored" for event in state.evaluations)
     generations = len(state.generations)
-    said = f"{state.rounds_opened} rounds in {generations} generation{'s' if generations != 1 else ''}, {scored} scored"
+    rounds = f"{state.rounds_opened} round{'s' if state.rounds_opened != 1 else ''}"
+    said = f"{rounds} in {generations} generation{'s' if generations != 1 else ''}, {scored} scored"
     best = f"the champion is {champion.subject}" if champion is not None else "there is no champion"
     opened = state.generation.opened if state.generation is not None else None
     if champion is None and opened is not None and opened.reason == "reserve_failed":

@@ -307,6 +307,8 @@ class Engine:
             job_ids = awaited_jobs(session, attempts, [slot.id for slot in slots])
             observation_final = [a.absent_at is not None for a in attempts if a.state == "submitted"]
         reason = f"waiting for {len(attempts)} job{'s' if len(attempts) != 1 else ''}"
+        if self.idle is not None and not attempts:
+            reason = self.idle[1]
         if again:
             job_ids, reason = [], "its turn is over; the next one goes on"
         all_final = not job_ids or (bool(observation_final) and all(observation_final))

@@ -47,6 +47,8 @@ class HasRecord(Protocol):
 def find_run(deployment: HasRecord, name: str) -> Run:
     """The run whose id is `name` or begins with it. Raises LookupError with the near ones."""
     record = deployment.record
+    if not name:
+        raise LookupError("a run's name is needed, or the beginning of one; `outerloop status` lists them")
     with record.reading() as session:
         exact = session.get(Run, name)
         if exact is not None and exact.realm_id == record.realm_id:
