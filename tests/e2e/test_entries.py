@@ -196,14 +196,23 @@ def test_one_entry_whose_every_command_is_killed_ends_as_if_none_had_been(world:
     world.check_invariants()
 
 
+@pytest.fixture
+def worlds() -> Iterator[list[EntryWorld]]:
+    """Worlds that a test made; those that are left are closed."""
+    made: list[EntryWorld] = []
+    yield made
+    for each in made:
+        each.close()
+
+
 @pytest.mark.skipif(not os.environ.get("OUTERLOOP_NIGHTLY"), reason="many worlds: set OUTERLOOP_NIGHTLY")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("command", ["submit", "tick"])
-def test_killed_at_every_point(command: str, tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_every_point(
+    command: str, tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch, worlds: list[EntryWorld]
+) -> None:
     pytest.importorskip("trl")
     count = itertools.count()
-
-    worlds: list[EntryWorld] = []
 
     def fresh() -> EntryWorld:
         while worlds:
