@@ -10,7 +10,7 @@ import bisect
 from collections.abc import Sequence
 from typing import Any
 
-from outerloop.viewer.campaign_facts import Check, Detail, GenerationLine, Point, Step
+from outerloop.viewer.campaign_facts import Check, Detail, Point, Step
 from outerloop.viewer.charts import Chart, figure, short
 
 __all__ = ["curve_chart", "front_chart", "history_chart", "spelled"]
@@ -81,13 +81,13 @@ def history_chart(
     evaluations: Sequence[Point],
     names: Sequence[str],
     champions: Sequence[Step],
-    generations: Sequence[GenerationLine],
+    generations: Sequence[int],
     starts: Sequence[int],
     checks: Sequence[Check],
 ) -> Chart:
     """Error counts in order of arrival, over all generations, an axis for each objective; champions as steps.
 
-    `starts`: the event numbers at which the generations were opened, oldest first, as `generations` are newest first.
+    `generations`: their numbers, oldest first; `starts`: the numbers of the events that opened them.
     """
     import plotly.graph_objects as go
 
@@ -125,13 +125,13 @@ def history_chart(
         traces += _reigns(row, yaxis, champions, starts, seqs, first)
         traces += _asked(row, name, yaxis, checks, seqs, first)
     lines, labels = [], []
-    for start, line in zip(starts, reversed(generations), strict=False):
+    for start, generation in zip(starts, generations, strict=True):
         x = bisect.bisect_left(seqs, start) + 0.5
         if x < first:
             continue
-        if line.number != generations[-1].number:
+        if generation != generations[0]:
             lines.append({"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1})
-        labels.append({"x": x, "text": f"g{line.number}"})
+        labels.append({"x": x, "text": f"g{generation}"})
     lowest = f"y{len(rows)}" if len(rows) > 1 else "y"
     return figure(
         traces,

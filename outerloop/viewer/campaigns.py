@@ -303,7 +303,7 @@ def campaign_chart_json(request: Request) -> Response:
                     campaign_facts.evaluations(fold),
                     campaign_facts.objectives_of(rules),
                     campaign_facts.steps(fold),
-                    campaign_facts.generation_lines(fold),
+                    [event.generation for event in generations],
                     [event.seq for event in generations],
                     campaign_facts.checks(fold),
                 )
