@@ -36,7 +36,11 @@ MB_PER_GIB = 1024
 )
 @click.option("--name", default="", help="What people call it. Default: the file's name.")
 @click.option("--configs", type=_FOLDER, help="Folder of fragments. Default: those that come with outerloop.")
-@click.option("--hub", type=_FOLDER, help="Folder of pinned downloads. Default: `hub` in the state folder, if any.")
+@click.option(
+    "--hub",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of pinned downloads; what is missing is fetched. Default: `hub` in the state folder.",
+)
 @click.option(
     "--vllm",
     metavar="PYTHON",
@@ -98,6 +102,7 @@ def entry(
                 memory_gb=memory_gb,
                 hub=hub,
                 priority=priority,
+                download=None if dry_run else _downloading,
             )
         except (DataError, ConfigError, SourceError) as error:
             raise CliError(str(error)) from error
@@ -175,3 +180,8 @@ def _show(prepared: PreparedEntry, as_json: bool) -> None:
     )
     notes(prepared.notes)
     out.print("Dry run: nothing was submitted.")
+
+
+def _downloading(source: str) -> None:
+    """Say it at once: a model takes minutes."""
+    click.echo(f"fetching {source} from the hub", err=True)

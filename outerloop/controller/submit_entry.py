@@ -1,8 +1,8 @@
 """Submitting an entry: from a challenge's fragments and a file of rows to a durable request.
 
 Covered: every row checked, what is fixed frozen as texts and digests, the lane, asking twice, the budget of
-contamination checks. Not covered: downloading models and suites (the hub folder is filled before), making the request
-durable (submit.py), what becomes of it (entries.py).
+contamination checks; what the hub has of it is fetched, here and never later. Not covered: making the request durable
+(submit.py), what becomes of it (entries.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
@@ -47,6 +47,7 @@ from outerloop.effects import effect
 from outerloop.posttrain.config import Config, parse_config_text
 from outerloop.posttrain.data import Table, read_table
 from outerloop.posttrain.engines import VLLM_PYTHON, installed
+from outerloop.posttrain.fetch import FetchError, fetch, sources_of
 from outerloop.posttrain.pipeline import LIBRARIES, evaluator_of, require_able
 from outerloop.posttrain.sources import SourceError, model_folder, suite_tasks
 from outerloop.posttrain.store import digest_of_folder
@@ -95,8 +96,10 @@ def prepare_entry(
     memory_gb: float | None = None,
     hub: Path | None = None,
     priority: int = 0,
+    download: Callable[[str], None] | None = None,
 ) -> PreparedEntry:
-    """Check and freeze an entry; writes nothing but the (empty) mirror that checkouts need.
+    """Check and freeze an entry; writes nothing but the (empty) mirror that checkouts need, and with `download`, which
+    hears of each, what is not in the hub folder yet of model and suites.
 
     Raises DataError with a line per malformed row, Refusal with every reason, ComposeError, UnknownIdError,
     SourceError, LaneError, OSError.
@@ -115,8 +118,7 @@ def prepare_entry(
     except SourceError as error:
         raise Refusal(str(error)) from error
     table = read_table(train, config.stages, source=str(train))
-    hub = hub or (root.path / "hub" if (root.path / "hub").is_dir() else None)
-    hub = None if hub is None else hub.absolute()
+    hub = _hub_folder(fixed, challenge_id, config, configs, flavors, (hub or root.path / "hub").absolute(), download)
     suites = tuple(_suite(fixed, challenge_id, suite, configs, flavors, hub) for suite in what.suites)
     reserve = tuple(_suite(fixed, challenge_id, suite, configs, flavors, hub) for suite in what.reserve)
     model = _model_identity(config, root, hub)
@@ -192,6 +194,32 @@ def _composed(
 def _flavors(settings: Settings) -> dict[str, Flavor]:
     """The cloud's and the site's lanes."""
     return {**FLAVORS, **lane_flavors({name: (each.gpu_type, each.node_gpus) for name, each in settings.lanes.items()})}
+
+
+def _hub_folder(
+    fixed: Challenge,
+    challenge_id: str,
+    config: Config,
+    configs: Path,
+    flavors: Mapping[str, Flavor],
+    folder: Path,
+    download: Callable[[str], None] | None,
+) -> Path | None:
+    """The folder that has model and suites as the hub has them; None where nothing is of the hub, and there is none.
+
+    Later stages are offline and have no token, so what they need is fetched here, by who submits. Raises Refusal.
+    """
+    parts = [config]
+    for suite in fixed.challenge.reserve:
+        text = _composed(fixed, challenge_id, (suite,), configs, flavors)
+        parts.append(parse_config_text(text, f"challenge {challenge_id}, suite {suite}"))
+    try:
+        sources = dict.fromkeys(source for part in parts for source in sources_of(part))
+        if sources and download is not None:
+            fetch(sources, folder, telling=lambda source: download(f"{source}@{source.revision}"))
+    except FetchError as error:
+        raise Refusal(str(error)) from None
+    return folder if sources or folder.is_dir() else None
 
 
 def _suite(

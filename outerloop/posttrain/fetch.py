@@ -20,7 +20,7 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -81,18 +81,26 @@ def sources_of(config: Config) -> list[Source]:
     return list(whole.values())
 
 
-def fetch(sources: Iterable[Source], hub: Path, *, endpoint: str | None = None) -> dict[str, str]:
+def fetch(
+    sources: Iterable[Source],
+    hub: Path,
+    *,
+    endpoint: str | None = None,
+    telling: Callable[[Source], None] = lambda source: None,
+) -> dict[str, str]:
     """Make sure that each is in the folder; `kind repo@revision` -> SHA-256 of its files.
 
     A model's is that of store.digest_of_folder; a data set's is over the files that were asked for, whatever else of
     the same commit another configuration has put beside them.
 
-    The token is the caller's (HF_TOKEN, or the one that huggingface_hub has stored). Raises FetchError.
+    `telling` hears of each that has to be downloaded. The token is the caller's (HF_TOKEN, or the one that
+    huggingface_hub has stored). Raises FetchError.
     """
     found = {}
     for each in sources:
         folder = hub / each.repo_id.replace("/", "--") / each.revision
         if not _holds(folder, each.files):
+            telling(each)
             _fetched(each, folder, endpoint)
         found[f"{each}@{each.revision}"] = _digest(folder, each.files)
     return found

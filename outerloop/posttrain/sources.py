@@ -42,7 +42,10 @@ def _pinned(repo_id: str, revision: str, hub: Path | None, what: str) -> Path:
         raise SourceError(f"{what} {repo_id} comes from the hub; give the folder of pinned downloads with --hub")
     folder = hub / repo_id.replace("/", "--") / revision
     if not folder.is_dir():
-        raise SourceError(f"{what} {repo_id}: there is no {folder}")
+        raise SourceError(
+            f"{what} {repo_id}@{revision} is not in {hub} yet; submitting fetches it, and so does `python -m"
+            " outerloop.posttrain.fetch`"
+        )
     return folder
 
 

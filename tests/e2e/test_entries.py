@@ -10,18 +10,24 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from outerloop.compose import SHIPPED
+from outerloop.controller import submit_entry
 from outerloop.controller.evidence import verify
 from outerloop.controller.rebuild import rebuild
+from outerloop.posttrain.fetch import fetch
 from outerloop.record.models import Attempt, Champion, Event, Measure, Run, Slot
 from tests.controller_rig.entries import EntryWorld
 from tests.e2e.test_crash_points import TABLES, points_of
 from tests.postgres.conftest import _execute
+from tests.posttrain.test_fetch import REVISION, Hub
 
 
 @pytest.fixture
@@ -163,6 +169,37 @@ def test_data_that_cannot_be_used_are_named_at_once_and_nothing_is_submitted(wor
     assert not world.rows(Run) and not (world.state.path / "entries").exists()
     told = world.told("challenge", "board", "tiny-sums")
     assert told == []
+
+
+def test_what_the_hub_has_is_fetched_by_who_submits_and_never_later(
+    world: EntryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    hub = Hub()
+    try:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(submit_entry, "fetch", partial(fetch, endpoint=hub.endpoint))
+        configs = world.folder / "configs"
+        shutil.copytree(SHIPPED, configs)
+        model = configs / "models" / "tiny-llama.toml"
+        model.write_text(model.read_text().replace("builtin:tiny-llama", "o/m").replace('"1"', f'"{REVISION}"'))
+        good = world.data("good", "60")
+        asked = ("submit", "entry", "tiny-sums", "--configs", str(configs), "--train", good)
+        assert "submitting fetches it" in world.cli(*asked, "--dry-run", code=2)
+        hub.fault = "401"
+        assert "the hub refuses it (401)" in world.cli(*asked, code=3)
+        assert not world.rows(Run)
+        hub.fault = ""
+        assert f"fetching model o/m@{REVISION}" in world.cli(*asked)
+        kept = world.state.path / "hub" / "o--m" / REVISION
+        [run] = world.rows(Run)
+        assert (kept / "model.safetensors").is_file() and run.request["hub"] == str(kept.parent.parent)
+        hub.asked.clear()
+        world.enter(world.data("other", "70"), "--configs", str(configs))
+        assert hub.asked == [] and len(world.rows(Run)) == 2
+    finally:
+        hub.close()
 
 
 def test_one_entry_whose_every_command_is_killed_ends_as_if_none_had_been(world: EntryWorld) -> None:
