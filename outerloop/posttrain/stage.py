@@ -191,12 +191,12 @@ def _train(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _evaluate(given: argparse.Namespace) -> dict[str, Any]:
+    from outerloop.posttrain.aloud import AloudReporter
     from outerloop.posttrain.config import parse_config
     from outerloop.posttrain.outcomes import RefusedEvaluationError
     from outerloop.posttrain.pipeline import evaluate_one, evaluator_of, make_engine
     from outerloop.posttrain.sources import suite_tasks
     from outerloop.posttrain.store import publish
-    from outerloop.torch.facts import Reporter
 
     config = parse_config(given.config)
     [suite] = config.suites
@@ -204,7 +204,7 @@ def _evaluate(given: argparse.Namespace) -> dict[str, Any]:
     if given.evaluator and evaluator_of(config, suite, tasks) != given.evaluator:
         raise WrongInputError(f"suite {suite.label} is not the one that the entry was submitted to: it has changed")
     model = _begin(given, config, Path("base").absolute())
-    reporter = Reporter(given.reports)
+    reporter = AloudReporter(given.reports)
     reporter.beat(now=True)
     try:
         inner = make_engine(config, model, given.sealed)

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from outerloop.posttrain.aloud import AloudReporter
 from outerloop.posttrain.config import Config
 from outerloop.posttrain.rollouts import Rollouts
 from outerloop.posttrain.scorers import ScorerError
@@ -63,7 +64,7 @@ def train(
 ) -> dict[str, Any]:
     """Train `base` on `rows` into `out / "model"`, and return the stage's record (`out / "done.json"`).
 
-    Metrics and heartbeats go to `reports`, where it is given, else to `out`.
+    Metrics and heartbeats go to `reports`, where it is given, and are said aloud then; else to `out`.
 
     GRPO generates with `server`, which is started and ended here, or in this process without one. A finished stage is
     not done again; a begun one continues. Raises Stopped after a signal, StageError, ServerError.
@@ -78,7 +79,7 @@ def train(
         asked.append(signal.Signals(number))
 
     before = {number: signal.signal(number, note) for number in _SIGNALS}
-    reporter = Reporter(reports or out)
+    reporter = Reporter(out) if reports is None else AloudReporter(reports)
     try:
         with contextlib.ExitStack() as held:
             own = stage_seed(seed, stage)
