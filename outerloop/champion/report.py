@@ -177,9 +177,6 @@ class _Reader:
         if not _finite(value) or not 0 <= value <= 1:
             self.problems.append(f"{key} must be a finite number from 0 to 1, it is {value!r}")
             return None
-        if not 0 <= value <= 1:
-            self.problems.append(f"{key} must be a share from 0 to 1, it is {value!r}")
-            return None
         return float(value)
 
 

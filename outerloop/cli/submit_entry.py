@@ -14,6 +14,7 @@ import click
 
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode, require_writable
+from outerloop.cli.numbers import MOST_GIB, MOST_MINUTES, Number, Whole
 from outerloop.cli.submitted import leave, report, wait_for_end
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ MB_PER_GIB = 1024
 )
 @click.option("--again", is_flag=True, help="Add training seeds to an earlier verdict, the error rate split.")
 @click.option("--lane", default="", help='Lane of every stage. Default: "gpu" with GPUs, else "default".')
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Limit of one attempt of a stage.")
-@click.option("--cpus", type=click.IntRange(min=1), help="CPUs of a stage. Default: the challenge's.")
-@click.option("--memory-gb", type=click.FloatRange(min=0, min_open=True), help="Memory. Default: the challenge's.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher ones are advanced first.")
+@click.option("--minutes", type=Number(0, MOST_MINUTES, above=True), help="Limit of one attempt of a stage.")
+@click.option("--cpus", type=Whole(1), help="CPUs of a stage. Default: the challenge's.")
+@click.option("--memory-gb", type=Number(0, MOST_GIB, above=True), help="Memory. Default: the challenge's.")
+@click.option("--priority", type=Whole(), default=0, show_default=True, help="Higher ones are advanced first.")
 @click.option("--dry-run", is_flag=True, help="Do every check and say what would run; submit nothing.")
 @click.option("--wait", is_flag=True, help="Stay and show progress until the verdict.")
 @json_option

@@ -130,6 +130,8 @@ class Engine:
         self.run_id = lease.run_id
         self.ledger = Ledger(self.context.root, self.run_id)
         self.events: list[LedgerEvent] = []
+        self.seen: dict[int, str] = {}
+        """State of each slot before the results were last looked at."""
         self.submitted = 0
         self.submitted_now = 0
         self.notes: list[str] = []
@@ -221,7 +223,8 @@ class Engine:
     def _look_after(self, round_: int) -> bool:
         """Fold what the queue and the files show of this run's open attempts. True when one of them was settled."""
         with self.context.record.reading() as session:
-            ids = [slot.id for slot in self.slots(session, round_)]
+            self.seen = {slot.id: slot.state for slot in self.slots(session, round_)}
+            ids = list(self.seen)
             attempts = live_attempts(session, self.context.record.realm_id, ids)
         if not attempts:
             return False
@@ -293,7 +296,7 @@ class Engine:
                 rows = [{"run_id": self.run_id, "attempt_id": attempt.id} for attempt in attempts]
                 session.execute(insert(Await), rows)
             run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
-            if run.state == "ended" or self._overtaken(session):
+            if run.state == "ended" or self._overtaken(session) or (not again and self._unread(slots)):
                 raise Again
             run.state = "waiting"
             run.state_reason, run.state_detail = _why_waiting(slots, attempts)
@@ -323,6 +326,11 @@ class Engine:
         if ring not in {"rings", "already rings", "off"}:
             self.notes.append(f"no wake job: {ring}; the tick goes on with this run")
         return self._done("waiting", reason)
+
+    def _unread(self, slots: Sequence[Slot]) -> bool:
+        """Whether a slot was settled after the results were looked at, by a sweep that knew nobody who awaits it: this
+        run, while it was still submitting. Nothing would ring for that."""
+        return any(slot.state != "open" and self.seen.get(slot.id, "open") != slot.state for slot in slots)
 
     def _overtaken(self, session: Session) -> bool:
         """Whether somebody's word reached the ledgers after they were read: it must not wait for the next look."""

@@ -184,7 +184,7 @@ def test_what_commands_get_wrong_is_told_and_crowns_nobody(world: CampaignWorld)
     assert "not valid JSON" in scores["torn/model-0001"].detail
     assert "on this set they were" in scores["fewer/model-0001"].detail
     assert "do not add up to pass_count = 200" in scores["contrary/model-0001"].detail
-    assert "macro_f1 must be a share from 0 to 1" in scores["percent/model-0001"].detail
+    assert "macro_f1 must be a finite number from 0 to 1" in scores["percent/model-0001"].detail
     assert "is not UTF-8: byte" in scores["latin/model-0001"].detail
     assert "a link that leads elsewhere" in scores["linked/model-0001"].detail
     assert scores["piped/model-0001"].status == "failed"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from outerloop.effects import EFFECTS
+from outerloop.record.models import Attempt
 from tests.controller_rig.world import World, resume, stopped, wait_for
 from tests.postgres.conftest import _execute
 
@@ -44,6 +45,7 @@ OTHERWHERE = {
     "ladder.link": "tests/service/test_ladder.py",
     "archive.write": "test_archive.py",
     "tx.notify": "test_notify.py",
+    "entry.data": "test_entries.py: every command is killed",
     "noise.study": "test_evidence_noise.py: a study that is killed goes on",
     "run.marker": "test_cli_wake.py: a wake that cannot reach the record",
     "slot.retry": "test_faults.py: retry",
@@ -179,6 +181,20 @@ def test_a_process_stopped_between_intent_and_outcome_changes_nothing_when_it_co
     world.tick()
     assert world.snapshot() == before
     assert world.executions() == 2
+    world.check_invariants()
+
+
+def test_results_that_came_while_a_submission_slept_are_not_left_for_tomorrow(worlds: Callable[[], World]) -> None:
+    """A tick settles jobs of a run that does not await them yet, so nothing rings for them (schedule of seed 112)."""
+    world = worlds()
+    pid = world.start(lambda: world.submit("better"), fault="before:tx.park:stop")
+    wait_for(lambda: stopped(pid), 60, "the stop")
+    world.run_measures()
+    world.tick()
+    assert {attempt.state for attempt in world.rows(Attempt)} == {"settled"}, world.describe()
+    assert resume(pid) == 0
+    [run] = world.runs()
+    assert (run.verdict, run.verdict_reason) == EXPECTED, world.describe()
     world.check_invariants()
 
 

@@ -105,8 +105,8 @@ def test_a_report_of_other_objectives_is_refused_and_own_ones_are_read() -> None
     [
         ({"pass_to_fail_count": GOOD["pass_count"] - GOOD["pass_correct_count"] + 1}, "do not add up to pass_count"),
         ({"decided": {**GOOD["decided"], "pass_to_fail_count": 0, "pass_correct_count": 0}}, "do not add up"),
-        ({"macro_f1": 7}, "macro_f1 must be a share from 0 to 1"),
-        ({"gate_auc": -0.1}, "gate_auc must be a share from 0 to 1"),
+        ({"macro_f1": 7}, "macro_f1 must be a finite number from 0 to 1"),
+        ({"gate_auc": -0.1}, "gate_auc must be a finite number from 0 to 1"),
     ],
 )
 def test_a_report_that_contradicts_itself_is_refused(changes: dict[str, Any], told: str) -> None:
