@@ -329,6 +329,6 @@ def test_the_error_rates_of_the_page_are_the_shipped_ones() -> None:
 
 def test_what_the_makefile_asks_of_the_setup_script_is_there() -> None:
     """A merge lost one once, and its target ended before it began."""
-    asked = set(re.findall(r"\.ci/setup (\w+)", (ROOT / "Makefile").read_text()))
-    known = set(re.findall(r"^  (\w+)\)", (ROOT / ".ci" / "setup").read_text(), re.MULTILINE))
+    asked = set(re.findall(r"\.ci/setup (\w+)", (TOP / "Makefile").read_text()))
+    known = set(re.findall(r"^  (\w+)\)", (TOP / ".ci" / "setup").read_text(), re.MULTILINE))
     assert asked and asked <= known, asked - known
