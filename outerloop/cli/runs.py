@@ -38,6 +38,8 @@ WATCH_SECONDS = 2.0
 LAST_VERDICTS = 10
 LIMIT = 50
 _SHORT_COMMIT = 12
+MOST_STEPS_SHOWN = 5
+"""Trainings whose own reports one look reads from disk."""
 _STYLES = {"accepted": "green", "finished": "green", "rejected": "yellow", "failed": "red", "cancelled": "dim"}
 
 
@@ -62,6 +64,7 @@ class _Seen:
             self.open = views.runs(reader.record, asked, limit=limit, offset=offset)
         self.groups = health.groups(self.open.runs)
         self.ends = self._ends(reader)
+        self.steps = self._steps(reader)
         self.ended: RunPage = nothing
         if ended:
             self.ended = views.runs(
@@ -92,6 +95,21 @@ class _Seen:
                 told[run.id] = health.expected_end(waited, known.median, known.p90)
         return told
 
+    def _steps(self, reader: Reader) -> dict[str, str]:
+        """By run: how far its running stages say that they are, for the first few that train."""
+        training = [run for run in self.open.runs if run.kind in {"training", "entry"} and run.jobs.get("running")]
+        if not training:
+            return {}
+        from outerloop.controller.training_shown import stage_progress
+        from outerloop.controller.views import one_run
+
+        told = {}
+        for run in training[:MOST_STEPS_SHOWN]:
+            view = one_run(reader.record, run.id)
+            if view is not None and (steps := stage_progress(reader, view)):
+                told[run.id] = steps
+        return told
+
     def as_json(self) -> dict[str, Any]:
         return {
             "problem": plain(self.problem),
@@ -100,6 +118,7 @@ class _Seen:
             "queue": plain(self.queue),
             "groups": plain(self.groups),
             "ends": self.ends,
+            "steps": self.steps,
             "open": self.open.total,
             "verdicts": plain(self.ended.runs),
             "ended": self.ended.total,
@@ -210,6 +229,8 @@ def _status_text(seen: _Seen, *, filtered: bool) -> Group:
         parts += [Text(), Hanging("", f"{group.heading} ({len(group.runs)})", "bold")]
         parts.append(_open_table(group.runs, seen))
         for run in group.runs:
+            if run.id in seen.steps:
+                parts.append(Hanging(f"  {run.id}: ", one_line(seen.steps[run.id])))
             if run.state == "blocked":
                 parts.append(Hanging(f"  {run.id}: ", f"{run.state_reason}: {one_line(run.state_detail)}"))
     if len(seen.open.runs) < seen.open.total:

@@ -15,7 +15,7 @@ from outerloop.planner import CheckpointAdvice
 from outerloop.record.store import Record
 from outerloop.slots import SlotDirectory, StateRoot
 
-__all__ = ["Reads", "TrainingFacts", "training_facts"]
+__all__ = ["Reads", "TrainingFacts", "stage_progress", "training_facts"]
 
 MOST_LIVE = 8
 """Tasks of a running training whose reports are read from disk for one look."""
@@ -69,6 +69,19 @@ class TrainingFacts:
                 "overhead": self.advice.overhead,
             },
         }
+
+
+def stage_progress(reader: Reads, view: RunView) -> str:
+    """How far the jobs of a training or an entry say that they are, "" where none says it: `sft-1 at step 45`.
+
+    Reads the reports of at most MOST_LIVE of its open jobs. A report that is torn or gone says nothing.
+    """
+    parts = []
+    for measure in [m for m in view.current if m.attempts and m.state == "open"][:MOST_LIVE]:
+        found = read_facts(SlotDirectory(reader.root.slot(measure.slot), measure.slot))
+        if found is not None and found["step"] is not None:
+            parts.append(f"{measure.role} at step {found['step']:g}")
+    return ", ".join(parts)
 
 
 def training_facts(reader: Reads, view: RunView) -> TrainingFacts:

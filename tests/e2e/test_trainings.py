@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from outerloop.controller.evidence import verify
 from outerloop.controller.rebuild import rebuild
+from outerloop.job.layout import OUT
 from outerloop.record.models import Attempt, Event, Slot
+from outerloop.slots import SlotDirectory
 from tests.controller_rig.trainings import TrainingWorld
 from tests.e2e.test_crash_points import TABLES, points_of
 from tests.postgres.conftest import _execute
@@ -41,6 +44,28 @@ def test_every_task_runs_once_whoever_goes_on_with_it(world: TrainingWorld, call
     assert world.run(run_id).sentence == "all 5 tasks finished"
     assert world.ran() == {str(n): 1 for n in range(5)}
     world.check_invariants()
+
+
+def test_status_says_how_far_running_tasks_are_and_survives_what_they_wrote(world: TrainingWorld) -> None:
+    """Running jobs are forged, as the cluster of files runs each to its end: the queue's word, and their reports."""
+    run_id = world.train(world.tasks_plan(2))
+    deployment = world.open()
+    try:
+        with deployment.record.transaction("tx.observe") as session:
+            session.execute(update(Attempt).values(slurm_state="running"))
+    finally:
+        deployment.close()
+    for slot, text in zip(
+        sorted(world.rows(Slot), key=lambda slot: slot.id),
+        ('{"schema": 1, "kind": "training", "state": "running", "step": 45}', '{"schema": 1, "kind": "tra'),
+        strict=True,
+    ):
+        folder = SlotDirectory(world.state.slot(slot.digest), slot.digest).logs(1, 0) / OUT
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(text)
+    told = world.cli("status")
+    assert f"  {run_id}: task-0000 at step 45\n" in told
+    assert json.loads(world.cli("status", "--json"))["steps"] == {run_id: "task-0000 at step 45"}
 
 
 def test_asking_twice_finds_the_run_and_submits_nothing(world: TrainingWorld) -> None:
