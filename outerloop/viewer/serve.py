@@ -7,6 +7,7 @@ covered: pages (app.py), the checks themselves (guard.py).
 from __future__ import annotations
 
 import ipaddress
+import logging
 import secrets
 import socket
 from collections.abc import Callable, Collection
@@ -95,9 +96,18 @@ def make_server(app: Starlette, address: Address, *, ready: Callable[[str], None
     )
 
 
+class _NotTheSecondCtrlC(logging.Filter):
+    """Ctrl-C twice cancels the shutdown that is under way; uvicorn reports that as an error with a traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "CancelledError" not in record.getMessage()
+
+
 def serve(app: Starlette, address: Address, *, ready: Callable[[str], None]) -> None:
     """Serve until Ctrl-C or SIGTERM."""
+    server = make_server(app, address, ready=ready)
+    logging.getLogger("uvicorn.error").addFilter(_NotTheSecondCtrlC())
     try:
-        make_server(app, address, ready=ready).run(sockets=[address.socket])
+        server.run(sockets=[address.socket])
     finally:
         address.socket.close()
