@@ -9,6 +9,7 @@ says what was wrong.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -237,6 +238,7 @@ def _training(config: CampaignConfig, places: Places, ended: Ended) -> RunEvent:
     job, output = ended.job, ended.output
     if output is not None and output.is_dir():
         places.lead(places.run_folder(job.run_id), output)
+    _keep_trained_config(places, ended)
     exit_code = 0 if ended.ok else ended.exit_code
     end = TrainingEnd(
         exit_code=exit_code,
@@ -294,13 +296,36 @@ def _training(config: CampaignConfig, places: Places, ended: Ended) -> RunEvent:
     )
 
 
+def _keep_trained_config(places: Places, ended: Ended) -> None:
+    """Let the campaign's config be the one that the slot's job was given, where that is another campaign's.
+
+    Equal trainings share a slot, and their configs differ in one path: where each campaign sees the split. Whatever
+    else differs was edited by somebody, and stays to be found.
+    """
+    text, job = _trained_config(ended.slot), ended.job
+    path, link = places.config(job.run_id), str(places.split_link(job.generation))
+    try:
+        own, told = json.loads(path.read_bytes()), json.loads(text or "")
+    except (OSError, ValueError, RecursionError):
+        return
+    if not (isinstance(own, dict) and isinstance(told, dict)):
+        return
+    if own.get("split") == link != told.get("split") and {**own, "split": ""} == {**told, "split": ""}:
+        places.write_config(job.run_id, text)
+
+
 def _config_digest(slot: SlotDirectory) -> str:
     """Digest of the config that the slot's job was given."""
+    text = _trained_config(slot)
+    return text_digest(text) if text else ""
+
+
+def _trained_config(slot: SlotDirectory) -> str:
     work = (slot.spec() or {}).get("work")
     launch = work.get("launch") if isinstance(work, Mapping) else None
     files = launch.get("files") if isinstance(launch, Mapping) else None
     text = files.get(CONFIG) if isinstance(files, Mapping) else None
-    return text_digest(text) if isinstance(text, str) else ""
+    return text if isinstance(text, str) else ""
 
 
 # -- evaluation

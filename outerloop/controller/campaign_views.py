@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from outerloop.champion import (
+    BrokenCandidates,
     CampaignConfig,
     CampaignState,
     Event,
@@ -24,6 +25,7 @@ from outerloop.champion.front import vector_dominates
 from outerloop.champion.recheck import odds_differ
 from outerloop.champion.state import comparison, reserve_result
 from outerloop.champion.words import event_sentence
+from outerloop.controller.campaign_candidates import read_candidates
 from outerloop.controller.campaign_ledger import Books, CampaignLedger, parsed, recorded_lines
 from outerloop.controller.campaign_places import Places
 from outerloop.controller.campaign_request import SETTING_EVENT, CampaignRequest, settings_in_force
@@ -79,7 +81,12 @@ class CampaignView:
     @property
     def warnings(self) -> list[str]:
         """Sentences for people, worst first."""
-        return warnings(self.state)
+        found = warnings(self.state)
+        if self.run.state != "ended":
+            listed = read_candidates(self.places.settings[-1], self.state.candidates, None)
+            if isinstance(listed, BrokenCandidates):
+                found.insert(0, f"the candidates file is not used as it is: {listed.reason.splitlines()[0]}")
+        return found
 
 
 def campaign_named(record: Record, name: str) -> Run | None:

@@ -260,11 +260,33 @@ def test_a_typo_in_a_base_burns_no_round(world: CampaignWorld) -> None:
     run = world.run(run_id)
     assert (run.state, run.state_reason) == ("waiting", "IDLE"), world.describe()
     assert "bsae.yaml: No such file" in run.state_detail
+    assert "bsae.yaml: No such file" in " ".join(world.cli("campaign", "status", run_id).split())
+    assert "is not used as it is" in world.status(run_id)["warnings"][0]
     assert world.rounds(run_id) == []
     (world.repo / "away.yaml").rename(world.repo / "base.yaml")
     world.list.write_text(good)
     ended(world, run_id)
     assert [e.status for e in runs(world, run_id).values()] == ["trained"] * 4
+
+
+def test_two_campaigns_that_ask_the_same_share_their_trainings_and_both_score_them(world: CampaignWorld) -> None:
+    """Their configs differ in where each sees the split; the shared training has one of them."""
+    world.candidates(a=[[30, 30]], b=[[20, 20]])
+    names = []
+    for name in ("one", "two"):
+        world.campaign(name=name, max_rounds=2, parallel=2)
+        names.append(world.submit_campaign())
+    world.ticks_until_rest(60)
+    assert {world.run(name).verdict for name in names} == {"finished"}, world.describe()
+    for name in names:
+        scores = world.evaluations(name)
+        assert {e.status for e in scores.values()} == {"scored"} and len(scores) == 4, world.cli(
+            "campaign", "events", name
+        )
+        assert world.status(name)["champion"]["subject"] == "champ-g001-r0001-b/model-0001"
+        assert "agree" in world.cli("verify", name)
+    assert world.did("train") == 4
+    world.check_invariants()
 
 
 def test_a_config_that_was_edited_after_its_training_is_an_error(world: CampaignWorld) -> None:
