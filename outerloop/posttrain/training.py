@@ -93,6 +93,9 @@ def train(
         reporter.state = "stopped" if asked else "failed"
         if asked:  # a signal to the whole job step reaches the server first
             raise Stopped(f"{asked[0].name} ended {stage} and its server") from error
+        if server is not None and str(server.log) not in str(error):
+            # one that ends while it is sent weights is a broken connection at first
+            raise ServerError(f"{error}; its log: {server.log}") from error
         raise
     except BaseException:
         reporter.state = "failed"
