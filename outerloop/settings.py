@@ -295,6 +295,7 @@ class Settings(BaseSettings):
             gpu_type=found.gpu_type,
             memory_flag=found.memory_flag,
             max_minutes=found.max_minutes,
+            array_throttle=found.array_throttle,
             extra=found.extra,
         )
 

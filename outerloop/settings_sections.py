@@ -264,6 +264,9 @@ class LaneSettings(_Section):
     max_minutes: float | None = Field(
         default=None, gt=0, description="Longest walltime of this lane. Longer work is refused before it is submitted."
     )
+    array_throttle: int | None = Field(
+        default=None, ge=1, description="Tasks of one job array that may run at once. Unset: as many as the site lets."
+    )
     prologue: str = Field(
         default="", description="Shell lines before the work: module loads, extra PATH. Part of a result's identity."
     )

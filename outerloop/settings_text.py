@@ -36,6 +36,7 @@ def _choices(annotation: Any) -> str:
 
 _UNSET_EXAMPLES = {
     "max_minutes": "1440",
+    "array_throttle": "50",
     "gpu_hours": "100",
     "runs_per_week": "50",
     "open_runs": "4",

@@ -74,6 +74,8 @@ class Lane:
     gpu_type: str = ""
     memory_flag: Literal["mem", "mem-per-cpu", "none"] = "mem"
     max_minutes: float | None = None
+    array_throttle: int | None = None
+    """Tasks of one array that may run at once; None for any number. Other jobs know no such limit."""
     extra: tuple[str, ...] = ()
 
 

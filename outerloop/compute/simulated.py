@@ -3,9 +3,9 @@
 Covered: queueing on nodes with CPUs, memory and GPUs, partitions' and users' limits, `afterany` (purged and unknown
 ids too), begin times, walltime, requeue, preemption in both modes, purge by MinJobAge, accounting that lags, is down
 or absent, lost requests and replies, a controller that is down or stopped, nodes that fail while their processes live
-on, holds, cancels by us, by a user and by the system, job arrays whose tasks live and die one by one. What a script
-does is a function that is passed in.
-Not covered: fair share, priorities, throttled arrays; nothing happens between two calls unless `advance` is called.
+on, holds, cancels by us, by a user and by the system, job arrays whose tasks live and die one by one, throttled or not.
+What a script does is a function that is passed in.
+Not covered: fair share, priorities; nothing happens between two calls unless `advance` is called.
 
 The habits are those measured on Slurm 22.05.8, 24.11.5 and 26.05.5; each constant says so in simulation/site.py.
 """
@@ -76,7 +76,7 @@ class Simulated:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._pass_at: float | None = None
-        self._inbox: list[tuple[JobSpec, int | None]] = []
+        self._inbox: list[tuple[JobSpec, int | None, int | None]] = []
         self._numbers = itertools.count(FIRST_JOB)
         self._partitions = {p.name: p for p in site.partitions}
 
@@ -92,24 +92,22 @@ class Simulated:
     def submit_array(self, job: JobSpec, count: int, throttle: int | None) -> SubmitOutcome:
         if not self.arrays:
             return Refused("Array", When.CONFIG, f"{job.name}: this site takes single jobs, not {count} at once")
-        if throttle is not None:
-            return Refused("Array", When.CONFIG, f"{job.name}: throttled arrays are not simulated")
-        return self._request(job, count)
+        return self._request(job, count, throttle)
 
-    def _request(self, job: JobSpec, count: int | None) -> SubmitOutcome:
+    def _request(self, job: JobSpec, count: int | None, throttle: int | None = None) -> SubmitOutcome:
         """One submission on its way to the controller, of a job or of an array of `count` tasks."""
         self._catch_up()
         faults = self.faults
         if faults.controller_down:
             if faults.stopped:
-                self._inbox.append((job, count))
+                self._inbox.append((job, count, throttle))
                 return Unknown("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
             return Refused("ControllerDown", When.LATER, "Unable to contact slurm controller (connect failure)")
         match faults.replies.popleft() if faults.replies else "":
             case "lost-before":
                 return Unknown("timed out before the request arrived")
             case "lost-after":
-                self._take(job, count)
+                self._take(job, count, throttle)
                 return Unknown("timed out before the reply arrived")
             case "full":
                 return Refused("AssocMaxSubmitJobLimit", When.LATER, "AssocMaxSubmitJobLimit")
@@ -117,7 +115,7 @@ class Simulated:
                 return Refused("QOSMaxWallDurationPerJobLimit", When.NEVER, "QOSMaxWallDurationPerJobLimit")
             case "down":
                 return Refused("ControllerDown", When.LATER, "Unable to contact slurm controller (connect failure)")
-        return self._take(job, count)
+        return self._take(job, count, throttle)
 
     def listing(self) -> Listing | NoAnswer:
         self._catch_up()
@@ -266,8 +264,8 @@ class Simulated:
         """A controller that was stopped goes on: submissions that arrived meanwhile are taken now."""
         self._catch_up()
         self.faults.controller_down = self.faults.stopped = False
-        for job, count in self._inbox:
-            self._take(job, count)
+        for job, count, throttle in self._inbox:
+            self._take(job, count, throttle)
         self._inbox.clear()
 
     @property
@@ -277,7 +275,7 @@ class Simulated:
 
     # -- inside
 
-    def _take(self, spec: JobSpec, count: int | None = None) -> SubmitOutcome:
+    def _take(self, spec: JobSpec, count: int | None = None, throttle: int | None = None) -> SubmitOutcome:
         """Accept or refuse a submission that arrived; an array is taken whole or not at all."""
         site = self.site
         partition = self._partitions.get(spec.lane.partition)
@@ -301,7 +299,7 @@ class Simulated:
             self.tasks[str(number)] = tuple(names)
         fits = True
         for name in names:
-            fits = self._enter(Job(name, number, spec, self.now), awaited, partition, too_long)
+            fits = self._enter(Job(name, number, spec, self.now, throttle=throttle), awaited, partition, too_long)
         if not fits:
             return Refused("BadConstraints", When.NEVER, "Requested node configuration is not available")
         return Accepted(str(number))

@@ -280,7 +280,7 @@ def carry_out_array(context: Context, batch: ArraySubmission, report: SubmitRepo
     log = folder / ARRAY_LOG
     job = request(first, name=batch.name, script=script, log=log, workdir=folder)
     with effect("compute.submit"):
-        outcome = context.compute.submit_array(job, batch.count, None)
+        outcome = context.compute.submit_array(job, batch.count, job.lane.array_throttle)
     return _record_outcome(context, batch, outcome, report)
 
 

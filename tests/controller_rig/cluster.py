@@ -53,6 +53,9 @@ class FileCluster:
         return self._submit(job, None)
 
     def submit_array(self, job: JobSpec, count: int, throttle: int | None) -> SubmitOutcome:
+        if throttle is not None:
+            with (self.folder / "throttles").open("a") as log:
+                log.write(f"{job.name} {throttle}\n")
         return self._submit(job, count)
 
     def _submit(self, job: JobSpec, count: int | None) -> SubmitOutcome:

@@ -19,6 +19,7 @@ import pytest
 from outerloop.controller.collect import Collected, collect
 from outerloop.controller.rebuild import rebuild
 from outerloop.record.models import Array, Attempt, Wake
+from outerloop.settings_sections import LaneSettings
 from tests.controller_rig.world import World, resume, stopped, wait_for
 from tests.e2e.test_crash_points import TABLES, points_of
 from tests.postgres.conftest import _execute
@@ -96,6 +97,21 @@ def test_twelve_measures_are_one_request_and_one_wake(worlds: Callable[..., Arra
     for task, entry in enumerate(mapped):
         log = Path(entry["slot"]) / "attempts" / "1" / "r0" / "slurm.log"
         assert log.resolve() == (folder / f"slurm.log.{task}").resolve()
+
+
+def test_the_lane_says_how_many_tasks_run_at_once(worlds: Callable[..., ArrayWorld]) -> None:
+    """Also of the array that goes out again because nobody knows what became of its first request."""
+    world = worlds()
+    world.settings = world.settings.model_copy(update={"lanes": {"default": LaneSettings(array_throttle=4)}})
+    world.cluster.set_mode("submit", "lost-before")
+    world.submit("better")
+    [array] = world.arrays()
+    world.cluster.set_mode("submit", "")
+    for _ in range(4):
+        world.tick()
+    assert len(world.measuring_jobs()) == MEASURES, world.describe()
+    throttles = (world.cluster.folder / "throttles").read_text().splitlines()
+    assert throttles == [f"{array.name} 4"] * 2
 
 
 def test_a_task_that_never_began_still_shows_its_log(worlds: Callable[..., ArrayWorld]) -> None:

@@ -26,6 +26,8 @@ class Job:
     submitted: float
     state: JobState = JobState.PENDING
     reason: str = "Priority"
+    throttle: int | None = None
+    """Tasks of its array that may run at once; None for any number, and for a job of its own."""
     begin: float = 0.0
     held: bool = False
     waits_for: int = 0

@@ -1,14 +1,14 @@
 """Which pending job starts now: submission order, with smaller jobs let past what does not fit yet.
 
-Covered: allocation of CPUs, memory, GPUs and whole nodes counts, excluded nodes, a cap on running jobs. Not covered:
-fair share, priorities, reservations; backfill never delays on purpose here, so figures are those of an idle queue of
-others.
+Covered: allocation of CPUs, memory, GPUs and whole nodes counts, excluded nodes, caps on running jobs and on the
+running tasks of an array. Not covered: fair share, priorities, reservations; backfill never delays on purpose here, so
+figures are those of an idle queue of others.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from outerloop.compute.protocol import JobState
@@ -17,7 +17,7 @@ from outerloop.compute.simulation.site import EVERYWHERE, Node, Site
 
 __all__ = ["Free", "Scheduler"]
 
-Shape = tuple[str, int, int, int, int, tuple[str, ...]]
+Shape = tuple[str, int, int, int, int, tuple[str, ...], int]
 
 
 @dataclass
@@ -38,6 +38,8 @@ class Scheduler:
     site: Site
     free: dict[str, Free] = field(init=False)
     running: int = 0
+    running_tasks: Counter[int] = field(default_factory=Counter)
+    """Running tasks of each throttled array, by its number."""
     _queues: dict[Shape, deque[Job]] = field(default_factory=dict)
     _search_from: dict[Shape, int] = field(default_factory=dict)
     _order: list[Free] = field(init=False)
@@ -75,6 +77,9 @@ class Scheduler:
             if self._full():
                 job.reason = "QOSMaxJobsPerUserLimit"
                 break
+            if job.throttle is not None and self.running_tasks[job.number] >= job.throttle:
+                job.reason = "JobArrayTaskLimit"
+                continue
             places = self._fit(job, shape)
             if places is None:
                 job.reason = "Resources"
@@ -82,7 +87,7 @@ class Scheduler:
             queue.popleft()
             for place in places:
                 self._take(job, place, -1)
-            self.running += 1
+            self._count(job, +1)
             started.append((job, places))
             if queue:
                 heapq.heappush(heads, (queue[0].number, shape))
@@ -91,7 +96,12 @@ class Scheduler:
     def release(self, job: Job) -> None:
         for node in job.nodes:
             self._take(job, self.free[node.name], +1)
-        self.running -= 1
+        self._count(job, -1)
+
+    def _count(self, job: Job, change: int) -> None:
+        self.running += change
+        if job.throttle is not None:
+            self.running_tasks[job.number] += change
 
     def could_ever(self, job: Job) -> bool:
         """Whether the site has what the job asks for, were everything free."""
@@ -129,7 +139,9 @@ class Scheduler:
 
 def _shape(job: Job) -> Shape:
     spec = job.spec
-    return (spec.lane.partition, spec.nodes, spec.cpus, spec.memory_mb or 0, spec.gpus, spec.exclude)
+    # A throttled array has a queue of its own, so that what it holds back keeps nobody else waiting.
+    apart = 0 if job.throttle is None else job.number
+    return (spec.lane.partition, spec.nodes, spec.cpus, spec.memory_mb or 0, spec.gpus, spec.exclude, apart)
 
 
 def _in(node: Node, partition: str) -> bool:

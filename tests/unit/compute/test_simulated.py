@@ -270,10 +270,10 @@ def test_a_job_held_in_a_full_queue_keeps_the_reason_and_lets_others_pass() -> N
 # -- arrays
 
 
-def array(rig: Rig, count: int, name: str = "a", **changed: Any) -> Any:
+def array(rig: Rig, count: int, name: str = "a", throttle: int | None = None, **changed: Any) -> Any:
     here = Path("/x")
     facts: dict[str, Any] = {"minutes": 5.0, "lane": LANE, **changed}
-    return rig.cluster.submit_array(JobSpec(name=name, script=here, log=here, workdir=here, **facts), count, None)
+    return rig.cluster.submit_array(JobSpec(name=name, script=here, log=here, workdir=here, **facts), count, throttle)
 
 
 def test_an_arrays_tasks_start_end_and_are_forgotten_one_by_one() -> None:
@@ -320,6 +320,36 @@ def test_a_task_can_be_cancelled_alone_and_an_array_at_once() -> None:
     assert [j.state for j in rig.cluster.jobs.values()].count(JobState.CANCELLED) == 1
     rig.cluster.cancel([accepted.job_id])
     assert {j.state for j in rig.cluster.jobs.values()} == {JobState.CANCELLED}
+
+
+def test_a_throttled_array_runs_so_many_tasks_at_once_and_keeps_nobody_else_waiting() -> None:
+    rig = Rig(cpus=8, max_array_size=10)
+    held = array(rig, 5, throttle=2)
+    other = array(rig, 3, "other", throttle=3)
+    alone = rig.job("alone")
+    rig.cluster.advance(1)
+
+    def running(job_id: str) -> int:
+        return sum(rig.state(i) is JobState.RUNNING for i in rig.cluster.tasks[job_id])
+
+    assert (running(held.job_id), running(other.job_id), rig.state(alone)) == (2, 3, JobState.RUNNING)
+    assert rig.cluster.jobs[f"{held.job_id}_2"].reason == "JobArrayTaskLimit"
+    most = 0
+    while rig.cluster.advance_to_next():
+        most = max(most, running(held.job_id))
+    assert most == 2 and rig.finished[-1].startswith(held.job_id) and len(rig.finished) == 9
+
+
+def test_a_throttled_task_that_is_requeued_or_cancelled_leaves_its_place_to_the_next() -> None:
+    rig = Rig(cpus=8, max_array_size=10)
+    held = array(rig, 4, throttle=1, requeue=True)
+    tasks = [f"{held.job_id}_{task}" for task in range(4)]
+    rig.cluster.advance(1)
+    rig.cluster.requeue(tasks[0])
+    rig.cluster.cancel([tasks[2]])
+    while rig.cluster.advance_to_next():
+        assert [rig.state(task) for task in tasks].count(JobState.RUNNING) <= 1
+    assert sorted(rig.finished) == [tasks[0], tasks[1], tasks[3]]
 
 
 def test_an_array_whose_reply_was_lost_is_there() -> None:
