@@ -26,7 +26,7 @@ from outerloop.controller.campaign_places import Lost, Places
 from outerloop.controller.campaign_request import Setting
 from outerloop.controller.campaign_slots import OUTPUT, RESUMABLE, determinants, report_name, scores_name
 from outerloop.controller.content import content_digest
-from outerloop.controller.work import ARTIFACT_CAP_BYTES, OUTPUT_CAP_BYTES, Work
+from outerloop.controller.work import ARTIFACT_CAP_BYTES, OUTPUT_CAP_BYTES, Work, launch_order
 from outerloop.job.reports import JOBS_FILE
 
 __all__ = ["CannotHandOut", "Rendered", "campaign_work", "render"]
@@ -84,22 +84,16 @@ def campaign_work(
             "output_cap_bytes": OUTPUT_CAP_BYTES,
             "artifact_cap_bytes": ARTIFACT_CAP_BYTES,
         }
-    order = {
-        "minutes": job.resources.minutes,
-        "lane": execution.lane,
-        "prologue": execution.prologue,
-        "cache_seed": execution.cache_seed,
-        "isolation": execution.isolation,
-        "image_path": execution.image_path,
-        "image_digest": execution.image_digest,
-        "cpus": job.resources.cpus,
-        "memory_mb": memory_mb,
-        "gpus": job.resources.gpus,
-        "nodes": 1,
-        "resumable": resumable,
-        "score": False,
-        "term_grace_seconds": TERM_GRACE_SECONDS,
-    }
+    order = launch_order(
+        execution,
+        minutes=job.resources.minutes,
+        cpus=job.resources.cpus,
+        memory_mb=memory_mb,
+        gpus=job.resources.gpus,
+        nodes=1,
+        resumable=resumable,
+        grace_seconds=TERM_GRACE_SECONDS,
+    )
     return Work(determinants(setting, job, launch.again), facts or {}, order, job.key, "measure")
 
 

@@ -9,7 +9,6 @@ spec beside the determinants. The untrained model on a suite, and a champion on 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 import signal
@@ -21,7 +20,7 @@ from typing import Any, Literal
 from outerloop.climb import MeasureRequest
 from outerloop.controller.entry_request import EMPTY_TREE, EntryRequest, SuiteSpec
 from outerloop.controller.plan import Planned
-from outerloop.controller.work import ARTIFACT_CAP_BYTES, OUTPUT_CAP_BYTES, Work
+from outerloop.controller.work import ARTIFACT_CAP_BYTES, OUTPUT_CAP_BYTES, Work, launch_order, prologue_digest
 from outerloop.job.layout import STATE
 from outerloop.posttrain.serve import UNAVAILABLE
 from outerloop.posttrain.stage import DONE_FILE, EVALUATION_FILE
@@ -58,6 +57,8 @@ class Step:
     suite: str
     """Id of the suite that is evaluated, "" for none."""
     work: Work
+    data: str = ""
+    """Digest of the table that it reads, "" for none."""
 
     def planned(self, challenge: str, position: int) -> Planned:
         """As the plan's rows have it."""
@@ -134,7 +135,7 @@ class _Maker:
             "limit": request.contamination_limit,
         }
         work = self._work(f"contamination {names}", words, told, files=files, metric=ABOVE, cpus=1)
-        return Step(CONTAMINATION, "contamination", "candidate", 0, "", "", work)
+        return Step(CONTAMINATION, "contamination", "candidate", 0, "", "", work, request.data_sha256)
 
     def untrained(self, suite: SuiteSpec) -> Step:
         work = self._evaluation(suite, "", self.request.model)
@@ -149,7 +150,7 @@ class _Maker:
         for stage in request.stages:
             role = f"{self.prefix}{stage}-{number}"
             work = self._training(stage, seed, begin, identity)
-            training.append(Step(role, "train", self.side, seed, needs, "", work))
+            training.append(Step(role, "train", self.side, seed, needs, "", work, request.data_sha256))
             needs, identity = role, work.digest
             begin = str(self.root.slot(work.digest) / STATE / stage)
         evaluations = [
@@ -200,7 +201,11 @@ class _Maker:
 
     def _begin(self, folder: str) -> list[str]:
         vllm = ["--vllm", self.request.vllm] if self.request.vllm else []
-        return [*vllm, *(["--begin", folder] if folder else [])]
+        if folder:
+            return [*vllm, "--begin", folder]
+        # of a model that has files, the identity ends with the digest of them
+        _, found, digest = self.request.model.rpartition(" ")
+        return [*vllm, *(["--model-sha256", digest] if found else [])]
 
     def _work(
         self,
@@ -232,7 +237,7 @@ class _Maker:
             launch={"entry": json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)},
             metric=metric,
             outputs=outputs,
-            prologue=hashlib.sha256(execution.prologue.encode()).hexdigest() if execution.prologue else "",
+            prologue=prologue_digest(execution),
             cpus=count,
             memory_mb=request.memory_mb or 0,
             gpus=gpus,
@@ -255,20 +260,14 @@ class _Maker:
             "output_cap_bytes": OUTPUT_CAP_BYTES,
             "artifact_cap_bytes": ARTIFACT_CAP_BYTES,
         }
-        order = {
-            "minutes": request.minutes,
-            "lane": execution.lane,
-            "prologue": execution.prologue,
-            "cache_seed": execution.cache_seed,
-            "isolation": execution.isolation,
-            "image_path": execution.image_path,
-            "image_digest": execution.image_digest,
-            "cpus": count,
-            "memory_mb": request.memory_mb,
-            "gpus": gpus,
-            "nodes": 1,
-            "resumable": resumable,
-            "score": False,
-            "term_grace_seconds": TERM_GRACE_SECONDS,
-        }
+        order = launch_order(
+            execution,
+            minutes=request.minutes,
+            cpus=count,
+            memory_mb=request.memory_mb,
+            gpus=gpus,
+            nodes=1,
+            resumable=resumable,
+            grace_seconds=TERM_GRACE_SECONDS,
+        )
         return Work(determinants, facts, order, label, "measure")

@@ -22,7 +22,7 @@ from outerloop.controller.plan import Planned, commit_measures
 from outerloop.controller.request import Execution
 from outerloop.controller.training_facts import read_facts
 from outerloop.controller.training_request import Task, TrainingRequest
-from outerloop.controller.work import ARTIFACT_CAP_BYTES, OUTPUT_CAP_BYTES, Work
+from outerloop.controller.work import ARTIFACT_CAP_BYTES, OUTPUT_CAP_BYTES, Work, launch_order, prologue_digest
 from outerloop.record.models import Measure, Run, Slot
 from outerloop.slots import Determinants
 
@@ -53,7 +53,7 @@ def training_work(request: TrainingRequest, task: Task, mirror: str) -> Work:
             "rendezvous": launch["rendezvous"],
         },
         image=execution.image_digest,
-        prologue=hashlib.sha256(execution.prologue.encode()).hexdigest() if execution.prologue else "",
+        prologue=prologue_digest(execution),
         network=True,
         cpus=request.cpus,
         memory_mb=request.memory_mb or 0,
@@ -75,22 +75,16 @@ def training_work(request: TrainingRequest, task: Task, mirror: str) -> Work:
         "output_cap_bytes": OUTPUT_CAP_BYTES,
         "artifact_cap_bytes": ARTIFACT_CAP_BYTES,
     }
-    order = {
-        "minutes": request.minutes,
-        "lane": execution.lane,
-        "prologue": execution.prologue,
-        "cache_seed": execution.cache_seed,
-        "isolation": execution.isolation,
-        "image_path": execution.image_path,
-        "image_digest": execution.image_digest,
-        "cpus": request.cpus,
-        "memory_mb": request.memory_mb,
-        "gpus": request.gpus,
-        "nodes": request.nodes,
-        "resumable": request.resumable,
-        "score": False,
-        "term_grace_seconds": TERM_GRACE_SECONDS,
-    }
+    order = launch_order(
+        execution,
+        minutes=request.minutes,
+        cpus=request.cpus,
+        memory_mb=request.memory_mb,
+        gpus=request.gpus,
+        nodes=request.nodes,
+        resumable=request.resumable,
+        grace_seconds=TERM_GRACE_SECONDS,
+    )
     return Work(determinants, facts, order, request.name, "measure")
 
 

@@ -17,7 +17,15 @@ from outerloop.contract import Benchmark, Contract
 from outerloop.controller.request import ClimbRequest, Execution
 from outerloop.slots import Determinants
 
-__all__ = ["Work", "environment_work", "lane_mapping", "measure_work"]
+__all__ = [
+    "Work",
+    "environment_work",
+    "execution_order",
+    "lane_mapping",
+    "launch_order",
+    "measure_work",
+    "prologue_digest",
+]
 
 OUTPUT_CAP_BYTES = 1 << 20
 """Kept of each of stdout and stderr: head and tail."""
@@ -45,19 +53,52 @@ def lane_mapping(lane: Lane) -> dict[str, Any]:
     return {**asdict(lane), "extra": list(lane.extra)}
 
 
-def _prologue_digest(execution: Execution) -> str:
+def prologue_digest(execution: Execution) -> str:
+    """The prologue as a determinant has it, "" for none."""
     return hashlib.sha256(execution.prologue.encode()).hexdigest() if execution.prologue else ""
 
 
-def _order(benchmark: Benchmark, execution: Execution) -> dict[str, Any]:
+def execution_order(execution: Execution) -> dict[str, Any]:
+    """What of an attempt's order an execution decides, whatever the run's kind."""
     return {
-        "minutes": float(benchmark.minutes),
         "lane": execution.lane,
         "prologue": execution.prologue,
         "cache_seed": execution.cache_seed,
         "isolation": execution.isolation,
         "image_path": execution.image_path,
         "image_digest": execution.image_digest,
+    }
+
+
+def launch_order(
+    execution: Execution,
+    *,
+    minutes: float,
+    cpus: int,
+    memory_mb: int | None,
+    gpus: int,
+    nodes: int,
+    resumable: bool,
+    grace_seconds: float,
+) -> dict[str, Any]:
+    """The order of a launch that says its figures itself; `grace_seconds`: from the signal that stops it to the end."""
+    return {
+        **execution_order(execution),
+        "minutes": minutes,
+        "cpus": cpus,
+        "memory_mb": memory_mb,
+        "gpus": gpus,
+        "nodes": nodes,
+        "resumable": resumable,
+        "score": False,
+        "term_grace_seconds": grace_seconds,
+    }
+
+
+def _order(benchmark: Benchmark, execution: Execution) -> dict[str, Any]:
+    return {
+        **execution_order(execution),
+        "minutes": float(benchmark.minutes),
         "cpus": benchmark.cpus,
         "memory_mb": benchmark.memory_mb,
         "gpus": benchmark.gpus,
@@ -99,7 +140,7 @@ def measure_work(
         env=env,
         image=execution.image_digest,
         environment=environment.digest if environment else "",
-        prologue=_prologue_digest(execution),
+        prologue=prologue_digest(execution),
         network=benchmark.network,
         cpus=benchmark.cpus,
         memory_mb=benchmark.memory_mb or 0,
@@ -139,7 +180,7 @@ def environment_work(
         kind="environment",
         image=execution.image_digest,
         platform=request.platform,
-        prologue=_prologue_digest(execution),
+        prologue=prologue_digest(execution),
         network=True,
     )
     facts = {
