@@ -34,7 +34,7 @@ EFFECTS: dict[str, str] = {
     "campaign.aside": "something unexpected in a campaign's folder is moved aside",
     "campaign.link": "what a job left is linked into the campaign's folder",
     "campaign.teacher": "a teacher file is moved into place",
-    "entry.data": "an entry's clean data are linked into the state folder, or the folder of sealed rows is made",
+    "entry.data": "an entry's clean data are put into the state folder, or the folder of sealed rows is made",
     "champion.link": "champions/<key>/<seq>.json is linked into place: the compare-and-set",
     "noise.study": "noise/<key>/<number>.json is linked into place: a finished noise study",
     "ladder.link": "ladders/<key>/<seq>.json is linked into place: a rung is claimed",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -341,10 +342,10 @@ def gc(keep_days: float, dry_run: bool, as_json: bool) -> None:
     with opened() as deployment:
         report = collect(deployment, keep_days=keep_days, dry_run=dry_run)
     if as_json:
-        counted = {"slots": report.slots, "arrays": report.arrays, "bytes": report.bytes, "deleted": report.deleted}
-        emit_json({"dry_run": dry_run, **counted})
+        emit_json({"dry_run": dry_run, **asdict(report)})
         return
     word = "would go" if dry_run else "went"
-    click.echo(
-        f"{len(report.slots)} slots ({report.bytes >> 20} MiB) {word} to the trash; {report.deleted} old folders"
-    )
+    of_entries = f", {len(report.tables)} tables of entries" if report.tables else ""
+    of_entries += f", {len(report.sealed)} folders of sealed rows" if report.sealed else ""
+    click.echo(f"{len(report.slots)} slots{of_entries} ({report.bytes >> 20} MiB) {word} to the trash")
+    click.echo(f"{report.deleted} old folders were deleted from it")

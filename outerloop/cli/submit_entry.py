@@ -122,16 +122,17 @@ def entry(
                 # whoever waits for a verdict must not read success from a command that did not see one
                 told = f"run {prepared.request.id} goes on without this command: {error.message}"
                 raise CliError(told, ExitCode.RECORD_UNAVAILABLE) from error
-            from outerloop.controller.submit_entry import store_data
+            from outerloop.controller.entry_data import store_data
 
-            store_data(root, prepared)
+            store_data(root, Path(prepared.request.data_path), prepared.table.lines())
             leave(root, prepared.request, error, as_json)
 
 
 def _submit(deployment: Deployment, prepared: PreparedEntry, *, again: bool, wait: bool, as_json: bool) -> None:
     from outerloop.controller.advance import advance
-    from outerloop.controller.submit import Refusal, enqueue, leave_in_inbox, week_budget_problem
-    from outerloop.controller.submit_entry import ask_again, checks_problem, store_data
+    from outerloop.controller.entry_data import store_data
+    from outerloop.controller.submit import Refusal, checks_problem, enqueue, leave_in_inbox, week_budget_problem
+    from outerloop.controller.submit_entry import ask_again
 
     try:
         prepared, answered = ask_again(deployment.record, deployment.root, prepared, again=again)
@@ -141,12 +142,15 @@ def _submit(deployment: Deployment, prepared: PreparedEntry, *, again: bool, wai
     run_id = request.id if answered is None else answered.id
     if answered is None:
         over = week_budget_problem(deployment.record, request, [deployment.settings.budgets.runs_per_week])
-        over = over or checks_problem(deployment.record, prepared)
+        over = over or checks_problem(deployment.record, request)
         if over is not None:
             raise CliError(over, ExitCode.REFUSED)
-        store_data(deployment.root, prepared)
+        store_data(deployment.root, Path(request.data_path), prepared.table.lines())
         leave_in_inbox(deployment.root, request)
         enqueue(deployment.record, deployment.root, request)
+    elif answered.state != "ended":
+        # who gives the same rows again puts them back where somebody had deleted them
+        store_data(deployment.root, Path(answered.request["data_path"]), prepared.table.lines())
     advanced = advance(deployment, run_id)
     notes([*prepared.notes, *advanced.notes, *deployment.notes])
     if wait:

@@ -1,8 +1,8 @@
 """Garbage collection: slots that nothing needs go to the trash, old trash goes for good.
 
 Covered: marking from open runs, champions and kept verdicts; renaming under the slot's row lock; folders of arrays none
-of whose attempts is left; deleting trash older than the longest walltime. Not covered: run folders and mirrors, which
-are small and are the ledger.
+of whose attempts is left; deleting trash older than the longest walltime. Not covered: what entries leave beside their
+slots (collect_entries.py), run folders and mirrors, which are small and are the ledger.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from sqlalchemy import delete, exists, func, or_, select
+from sqlalchemy import ColumnElement, delete, exists, func, or_, select
 
+from outerloop.controller.collect_entries import collect_sealed, collect_tables, sealed_trash
 from outerloop.controller.deployment import Deployment
 from outerloop.effects import effect
 from outerloop.record.models import Array, Attempt, Champion, Measure, Run, Slot
@@ -31,6 +32,10 @@ class Collected:
 
     slots: list[str] = field(default_factory=list)
     arrays: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
+    """Clean tables of entries, by the digest of their content."""
+    sealed: list[str] = field(default_factory=list)
+    """Folders of sealed rows."""
     bytes: int = 0
     deleted: int = 0
 
@@ -42,19 +47,7 @@ def collect(deployment: Deployment, *, keep_days: float, dry_run: bool) -> Colle
     record = context.record
     report = Collected()
     with record.reading() as session:
-        wanted = (
-            select(Measure.slot_id)
-            .join(Run, Run.id == Measure.run_id)
-            .where(
-                or_(
-                    Run.state != "ended",
-                    # A campaign's checkpoints are what it was for; nobody can train them again.
-                    Run.kind == "campaign",
-                    Run.ended_at > func.now() - timedelta(days=keep_days),
-                    exists().where(Champion.run_id == Run.id, Champion.realm_id == Run.realm_id),
-                )
-            )
-        )
+        wanted = select(Measure.slot_id).join(Run, Run.id == Measure.run_id).where(_needed(keep_days))
         query = select(Slot.id).where(
             Slot.realm_id == record.realm_id,
             Slot.state != "collected",
@@ -84,9 +77,25 @@ def collect(deployment: Deployment, *, keep_days: float, dry_run: bool) -> Colle
             slot.pinned_attempt = slot.pinned_restart = slot.result = None
             slot.attempts_counted, slot.next_try_at = 0, None
     _collect_arrays(deployment, report, keep_days=keep_days, dry_run=dry_run)
+    root = context.root
+    tables = collect_tables(record, root, _needed(keep_days), keep_days=keep_days, dry_run=dry_run)
+    sealed = collect_sealed(record, root, keep_days=keep_days, dry_run=dry_run)
+    report.tables, report.sealed = list(tables), list(sealed)
+    report.bytes += sum(map(_size, [*tables.values(), *sealed.values()]))
     if not dry_run:
-        report.deleted = _empty_trash(context.root.trash)
+        report.deleted = _empty_trash(root.trash) + _empty_trash(sealed_trash(root))
     return report
+
+
+def _needed(keep_days: float) -> ColumnElement[bool]:
+    """Runs whose slots and data stay."""
+    return or_(
+        Run.state != "ended",
+        # A campaign's checkpoints are what it was for; nobody can train them again.
+        Run.kind == "campaign",
+        Run.ended_at > func.now() - timedelta(days=keep_days),
+        exists().where(Champion.run_id == Run.id, Champion.realm_id == Run.realm_id),
+    )
 
 
 def _collect_arrays(deployment: Deployment, report: Collected, *, keep_days: float, dry_run: bool) -> None:

@@ -20,6 +20,7 @@ from sqlalchemy import select
 
 from outerloop.controller.champions import Crown, champion_now, crown
 from outerloop.controller.engine import Again, Blocking, Ending, Engine, Next
+from outerloop.controller.entry_data import data_path, restore_data
 from outerloop.controller.entry_evidence import (
     EntryRound,
     MissingEvidence,
@@ -117,8 +118,22 @@ class Entry:
             for position, step in enumerate(self.steps)
             if step.role not in rows and self._ready(step, rows)
         ]
+        self._require_data(rows)
         if missing:
             commit_measures(self.context, self.engine.lease, self.request, self.round, missing)
+
+    def _require_data(self, rows: Mapping[str, _Row]) -> None:
+        """Have the tables there that stages read. Raises Blocking rather than hand out one that would find none."""
+        root = self.context.root
+        for step in self.steps:
+            row = rows.get(step.role)
+            due = self._ready(step, rows) if row is None else row.state == "open"
+            if step.data and due and not restore_data(root, step.data) and row is None:
+                raise Blocking(
+                    "DATA",
+                    f"the training data, {data_path(root, step.data)}, are gone: submit the same rows again, which puts"
+                    " them back, then `outerloop retry`",
+                )
 
     def _ready(self, step: Step, rows: Mapping[str, _Row]) -> bool:
         if not step.needs:

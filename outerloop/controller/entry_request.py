@@ -81,6 +81,9 @@ class EntryRequest(_Frozen):
     alpha: str
     min_delta: str
     contamination_limit: str
+    contamination_checks: int = 5
+    """How many data sets a submitter may have checked against the suites in a week; requests of old say nothing, and
+    had the default."""
     python: str
     """The interpreter that has these libraries, on the nodes too."""
     hub: str = ""

@@ -26,6 +26,7 @@ from outerloop.contract import CONTRACT_FILE, Benchmark, Contract
 from outerloop.controller.champions import champion_now
 from outerloop.controller.content import content_digest, content_stamp
 from outerloop.controller.deployment import account
+from outerloop.controller.entry_request import EntryRequest
 from outerloop.controller.git import GitError, Mirror, Repository
 from outerloop.controller.plan import ContractGone, read_contract, relevant_siblings
 from outerloop.controller.request import ClimbRequest, Execution, InputFile, champion_key, question_of, run_name
@@ -45,6 +46,7 @@ __all__ = [
     "Prepared",
     "Refusal",
     "changed_image",
+    "checks_problem",
     "enqueue",
     "executions",
     "import_inbox",
@@ -54,6 +56,8 @@ __all__ = [
     "resolve_commit",
 ]
 
+CHECK_DAYS = 7
+"""The week of contamination checks."""
 _STRENGTH = {"none": 0, "bwrap": 1, "apptainer": 2}
 
 
@@ -360,6 +364,30 @@ def week_budget_problem(record: Record, request: Request, limits: Sequence[int |
     return f"runs of {request.target} this week: {used} of {limit}, 0 remain"
 
 
+def checks_problem(record: Record, request: EntryRequest) -> str | None:
+    """Why the submitter's contamination checks of this week are used up, with the numbers; None when they are not.
+
+    An answer above or below, asked often enough with rows left out, would tell which tasks a sealed suite has.
+    """
+    with record.reading() as session:
+        used = session.scalar(
+            select(func.count(Run.question.distinct())).where(
+                Run.realm_id == record.realm_id,
+                Run.kind == "entry",
+                Run.benchmark == request.challenge,
+                Run.submitter == request.submitter,
+                Run.question != request.question,
+                Run.created_at > func.now() - timedelta(days=CHECK_DAYS),
+            )
+        )
+    if (used or 0) < request.contamination_checks:
+        return None
+    return (
+        f"contamination checks of {request.submitter} for {request.challenge} in {CHECK_DAYS} days: {used} of"
+        f" {request.contamination_checks}, 0 remain"
+    )
+
+
 def enqueue(record: Record, root: StateRoot, request: Request) -> bool:
     """Write the request into the run's folder and the record. True when this call made the run. Idempotent."""
     publish(root.request(request.id), request.to_json(), name="run.request")
@@ -411,7 +439,8 @@ def _is_recorded(record: Record, run_id: str) -> bool:
 def import_inbox(
     record: Record, root: StateRoot, again: Callable[[Request], None] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Take in what submitters left. Returns (run ids, problems); a torn or foreign file is named and left alone.
+    """Take in what submitters left. Returns (run ids, problems); a torn or foreign file is named and left alone, and an
+    entry whose submitter has no contamination check left this week waits for one.
 
     `again` is told of a request whose run the record has already, before the file goes: it may raise Refusal.
     """
@@ -426,7 +455,11 @@ def import_inbox(
             request = read_request(body)
             if name != f"{request.id}.json":
                 raise ValueError(f"it holds run {request.id}, and a request is named like its run")
-            if again is not None and _is_recorded(record, request.id):
+            recorded = _is_recorded(record, request.id)
+            if not recorded and isinstance(request, EntryRequest) and (over := checks_problem(record, request)):
+                problems.append(f"inbox/{name} waits until a check is free, or until you delete it: {over}")
+                continue
+            if recorded and again is not None:
                 try:
                     again(request)
                 except Refusal as error:

@@ -1,8 +1,8 @@
 """Submitting an entry: from a challenge's fragments and a file of rows to a durable request.
 
-Covered: every row checked, what is fixed frozen as texts and digests, the lane, asking twice, the budget of
-contamination checks; what the hub has of it is fetched, here and never later. Not covered: making the request durable
-(submit.py), what becomes of it (entries.py).
+Covered: every row checked, what is fixed frozen as texts and digests, the lane, asking twice; what the hub has of it is
+fetched, here and never later. Not covered: the budget of contamination checks and making the request durable
+(submit.py), its data (entry_data.py), what becomes of it (entries.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-from sqlalchemy import func, select
 
 from outerloop.compose import (
     FLAVORS,
@@ -36,14 +34,14 @@ from outerloop.compose import (
 )
 from outerloop.controller.champions import champion_now
 from outerloop.controller.deployment import account
+from outerloop.controller.entry_data import data_path
 from outerloop.controller.entry_request import EntryRequest, SuiteSpec, entry_question
-from outerloop.controller.entry_work import LISTS, sealed_root
+from outerloop.controller.entry_work import LISTS
 from outerloop.controller.git import Mirror
 from outerloop.controller.request import Execution, fresh_seed, run_name
 from outerloop.controller.submit import Refusal, earlier_asks
 from outerloop.controller.work import lane_mapping
 from outerloop.dispatch.submit import walltime_minutes
-from outerloop.effects import effect
 from outerloop.posttrain.config import Config, parse_config_text
 from outerloop.posttrain.data import Table, read_table
 from outerloop.posttrain.engines import VLLM_PYTHON, installed
@@ -55,11 +53,9 @@ from outerloop.record.models import Run
 from outerloop.record.store import Record
 from outerloop.settings import Settings, choose_lane
 from outerloop.slots import StateRoot
-from outerloop.slots.files import make_folder, publish
 
-__all__ = ["PreparedEntry", "ask_again", "checks_problem", "prepare_entry", "store_data"]
+__all__ = ["PreparedEntry", "ask_again", "prepare_entry"]
 
-CHECK_DAYS = 7
 MB_PER_GIB = 1024
 _WEIGHED = frozenset({"accepted", "rejected"})
 """Verdicts that weighed numbers: they use up their share of alpha."""
@@ -71,15 +67,8 @@ class PreparedEntry:
 
     request: EntryRequest
     table: Table
-    checks: int
-    """Contamination checks that a submitter has a week."""
     train_seeds: int
     notes: tuple[str, ...] = ()
-
-
-def data_path(root: StateRoot, digest: str) -> Path:
-    """Where the clean table of this content lies."""
-    return root.path / "entries" / digest / "train.jsonl"
 
 
 def prepare_entry(
@@ -152,6 +141,7 @@ def prepare_entry(
         alpha=str(fixed.decision.alpha),
         min_delta=str(fixed.decision.min_delta),
         contamination_limit=str(fixed.decision.contamination_limit),
+        contamination_checks=fixed.decision.contamination_checks,
         python=settings.python,
         hub="" if hub is None else str(hub),
         cpus=cpus or fixed.compute.cpus,
@@ -163,7 +153,7 @@ def prepare_entry(
     )
     if fixed.decision.train_seeds == 1:
         notes = (*notes, "one training seed: chance in training is not averaged out")
-    return PreparedEntry(request, table, fixed.decision.contamination_checks, fixed.decision.train_seeds, notes)
+    return PreparedEntry(request, table, fixed.decision.train_seeds, notes)
 
 
 def _vllm_version(config: Config) -> dict[str, str]:
@@ -311,18 +301,6 @@ def _draw(earlier: tuple[int, ...], count: int) -> list[int]:
     return list(drawn)
 
 
-def store_data(root: StateRoot, prepared: PreparedEntry) -> None:
-    """Make the clean table durable in the state folder, and the folder of sealed rows. Repeating it changes nothing."""
-    publish(
-        Path(prepared.request.data_path), "".join(f"{line}\n" for line in prepared.table.lines()), name="entry.data"
-    )
-    sealed = sealed_root(root)
-    if not sealed.is_dir():
-        make_folder(sealed.parent)
-        with effect("entry.data"):
-            sealed.mkdir(mode=0o700, exist_ok=True)
-
-
 def ask_again(
     record: Record, root: StateRoot, prepared: PreparedEntry, *, again: bool
 ) -> tuple[PreparedEntry, Run | None]:
@@ -359,28 +337,3 @@ def ask_again(
         }
     )
     return replace(prepared, request=request), None
-
-
-def checks_problem(record: Record, prepared: PreparedEntry) -> str | None:
-    """Why the submitter's contamination checks of this week are used up, with the numbers; None when they are not.
-
-    An answer above or below, asked often enough with rows left out, would tell which tasks a sealed suite has.
-    """
-    request = prepared.request
-    with record.reading() as session:
-        used = session.scalar(
-            select(func.count(Run.question.distinct())).where(
-                Run.realm_id == record.realm_id,
-                Run.kind == "entry",
-                Run.benchmark == request.challenge,
-                Run.submitter == request.submitter,
-                Run.question != request.question,
-                Run.created_at > func.now() - timedelta(days=CHECK_DAYS),
-            )
-        )
-    if (used or 0) < prepared.checks:
-        return None
-    return (
-        f"contamination checks of {request.submitter} for {request.challenge} in {CHECK_DAYS} days: {used} of"
-        f" {prepared.checks}, 0 remain"
-    )

@@ -9,15 +9,16 @@ slot keeps. Not covered: which work there is and what comes of it (controller/en
 place (`python -m outerloop.posttrain`).
 
 Exit codes: 0 done; 2 something can't be used: a configuration, a row, a model, a suite; 3 refused: too many trials were
-lost; 69 infrastructure: the vLLM server did not start, or died; 75 stopped at a checkpoint, with a mark that asks for
-another attempt. What is raised where sealed tasks are at hand is told by kind and place alone: its words may quote a
-task.
+lost; 69 infrastructure: the vLLM server did not start, or died, a file is not the one that was submitted, the disk is
+full; 75 stopped at a checkpoint, with a mark that asks for another attempt. What is raised where sealed tasks are at
+hand is told by kind and place alone: its words may quote a task.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -39,8 +40,6 @@ DONE_FILE = "done.json"
 """What a training leaves in its working folder: the stage's record."""
 EVALUATION_FILE = "evaluation.json"
 """What an evaluation leaves there: aggregates, and the hash of the sealed rows."""
-VLLM_PYTHON = "OUTERLOOP_VLLM_PYTHON"
-"""As `outerloop.posttrain.engines` reads it."""
 REQUEUE_MARK = "requeue.json"
 """As `outerloop.job.execution` looks for it; a test compares the two."""
 TOLD_EVERY = 50
@@ -71,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         part.add_argument("--data-sha256", default="", help="digest that the data's content must have")
     for part in (train, evaluate):
         part.add_argument("--begin", type=Path, help="folder of the training stage before; without: the base model")
+        part.add_argument("--model-sha256", default="", help="digest that the base model's folder must have")
         part.add_argument("--reports", type=Path, help="folder of metrics.jsonl and heartbeats")
         part.add_argument("--vllm", type=Path, help="Python of the environment that has vLLM")
     for part in (check, train, evaluate):
@@ -84,6 +84,8 @@ def main(argv: list[str] | None = None) -> int:
     from outerloop.posttrain.offline import offline
 
     offline()
+    from outerloop.posttrain.engines import VLLM_PYTHON
+
     if getattr(given, "vllm", None) is not None:
         os.environ[VLLM_PYTHON] = str(given.vllm)
     from outerloop.posttrain.config import ConfigError
@@ -97,7 +99,11 @@ def main(argv: list[str] | None = None) -> int:
 
     try:
         print(json.dumps(_WORKS[given.work](given)), flush=True)
-    except (ConfigError, DataError, SourceError, StageError, ScorerError, SealError, WrongInputError) as error:
+    except WrongInputError as error:
+        # somebody changed a file: nothing about the entry, which is not to be charged for it
+        print(f"infrastructure: {error}", file=sys.stderr)
+        return UNAVAILABLE
+    except (ConfigError, DataError, SourceError, StageError, ScorerError, SealError) as error:
         print(error, file=sys.stderr)
         return 2
     except RefusedEvaluationError as error:
@@ -113,6 +119,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"stopped: {error}; another attempt goes on", file=sys.stderr)
         return STOPPED
     except Exception as error:
+        full = _full(error)
+        if full:
+            print(f"infrastructure: {full}", file=sys.stderr)
+            return UNAVAILABLE
         if isinstance(error, OSError) and error.filename is not None:
             print(f"{error.filename}: {error.strerror}", file=sys.stderr)
             return 2
@@ -121,6 +131,20 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{type(error).__name__} {_place(error)}; its words may quote a task and are not told", file=sys.stderr)
         return 1
     return 0
+
+
+def _full(error: BaseException | None) -> str:
+    """That the disk is full, where that is what was raised or is behind it; else "". Libraries that write weights say
+    so in words of their own."""
+    known = {code: os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT)}
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in known:
+            return known[error.errno] + (f": {error.filename}" if error.filename else "")
+        for words in known.values():
+            if words in str(error):
+                return words
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _place(error: BaseException) -> str:
@@ -148,9 +172,15 @@ def _contamination(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _table(given: argparse.Namespace, config: Config) -> Table:
-    from outerloop.posttrain.data import read_table
+    from outerloop.posttrain.data import DataError, read_table
 
-    table = read_table(given.data, config.stages, source=given.data.name)
+    try:
+        table = read_table(given.data, config.stages, source=given.data.name)
+    except (DataError, OSError) as error:
+        if not given.data_sha256:
+            raise
+        # its rows were read when they were submitted
+        raise WrongInputError(f"{given.data} is not the training data that was submitted: {error}") from error
     if given.data_sha256 and table.digest != given.data_sha256:
         raise WrongInputError(f"{given.data} is not the training data that was submitted: its content has changed")
     return table
@@ -163,11 +193,17 @@ def _begin(given: argparse.Namespace, config: Config, work: Path) -> Path:
     from outerloop.posttrain.training import DONE
 
     if given.begin is None:
-        return model_folder(config, work=work, hub=given.hub)
+        try:
+            base = model_folder(config, work=work, hub=given.hub)
+        except SourceError as error:
+            raise (WrongInputError(str(error)) if given.model_sha256 else error) from error
+        if given.model_sha256 and digest_of_folder(base) != given.model_sha256:
+            raise WrongInputError(f"{base} is not the model that was submitted for: its files have changed")
+        return base
     folder: Path = given.begin / "model"
     record = read_record(given.begin / DONE)
     if record is None or not folder.is_dir():
-        raise SourceError(f"{given.begin} holds no finished training")
+        raise WrongInputError(f"{given.begin} holds no finished training")
     if digest_of_folder(folder) != record.get("weights_sha256"):
         raise WrongInputError(f"{folder} is not the model that its training left: its files have changed")
     return folder

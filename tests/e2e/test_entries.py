@@ -13,10 +13,12 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from outerloop.compose import SHIPPED
 from outerloop.controller import submit_entry
@@ -169,6 +171,35 @@ def test_data_that_cannot_be_used_are_named_at_once_and_nothing_is_submitted(wor
     assert not world.rows(Run) and not (world.state.path / "entries").exists()
     told = world.told("challenge", "board", "tiny-sums")
     assert told == []
+
+
+def test_what_lay_in_the_inbox_waits_for_a_contamination_check(world: EntryWorld) -> None:
+    configs = world.folder / "configs"
+    shutil.copytree(SHIPPED, configs)
+    fixed = configs / "challenges" / "tiny-sums.toml"
+    fixed.write_text(
+        fixed.read_text().replace("contamination_limit = 0.05", "contamination_limit = 0.05\ncontamination_checks = 1")
+    )
+    options = ("--configs", str(configs))
+    left = world.data("left", "60")
+    assert world.forked(lambda: world.enter(left, *options), fault="after:inbox.write:kill") == -signal.SIGKILL
+    [waiting] = (world.state.path / "inbox").iterdir()
+    first = world.enter(world.data("first", "70"), *options)
+    assert "1 of 1, 0 remain" in world.cli("submit", "entry", "tiny-sums", "--train", left, *options, code=3)
+    for _ in range(2):
+        [told] = [note for note in world.tick().notes if "inbox" in note]
+        assert f"inbox/{waiting.name} waits until a check is free" in told and "1 of 1, 0 remain" in told
+        assert [run.id for run in world.rows(Run)] == [first] and waiting.exists()
+    deployment = world.open()
+    with deployment.record.transaction("tx.operator") as session:
+        session.execute(update(Run).values(created_at=Run.created_at - timedelta(days=8)))
+    deployment.close()
+    world.tick()
+    assert {run.id for run in world.rows(Run)} == {first, waiting.stem} and not waiting.exists()
+    # what is recorded already is taken out of the inbox whatever the budget says
+    waiting.write_text(json.dumps(world.run(waiting.stem).request))
+    world.tick()
+    assert not waiting.exists()
 
 
 def test_what_the_hub_has_is_fetched_by_who_submits_and_never_later(
