@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-__all__ = ["harmless", "one_line", "plain"]
+__all__ = ["harmless", "members", "one_line", "plain"]
 
 _SUSPECT = re.compile(r"[^\n\t -~]")
 """All but what is printable ASCII, newline and tab: looked at one by one."""
@@ -48,10 +48,31 @@ def one_line(text: str) -> str:
     return " ".join(harmless(text).split())
 
 
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def _fields(kind: type) -> tuple[str, ...]:
+    if kind not in _FIELDS:
+        names = tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
+        _FIELDS[kind] = names
+    return _FIELDS[kind]
+
+
+def members(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, as they are."""
+    return {name: getattr(value, name) for name in _fields(type(value))}
+
+
 def plain(value: Any) -> Any:
     """The value as JSON has it: dataclasses as objects, decimals and times as text, nothing lost."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if names := _fields(kind):
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, date | datetime):

@@ -40,6 +40,8 @@ class Fold:
     teachers: list[TeacherEvent] = field(default_factory=list)
     packages: list[PackageEvent] = field(default_factory=list)
     problem: str = ""
+    derived: dict[object, Any] = field(default_factory=dict)
+    """What readers made of it and want to keep, under keys of their own; gone with the next event."""
 
     def take(self, seq: int, line: str) -> bool:
         """Fold the next line. False, with `problem` set, when it is none."""
@@ -53,6 +55,7 @@ class Fold:
             self.problem = f"event {seq} can't be read: {str(error).splitlines()[0][:300]}"
             return False
         self.seq, self.last = seq, line
+        self.derived.clear()
         self._keep(event)
         return True
 

@@ -254,6 +254,8 @@ def live_jobs(
         .correlate(Attempt)
         .lateral("wanting")
     )
+    # The page first, what belongs to its jobs second: joined together, all jobs before the page would be, too.
+    chosen = select(Attempt.id).where(*conditions).order_by(Attempt.id).limit(limit).offset(offset).subquery("chosen")
     with record.reading() as session:
         total = session.scalar(select(func.count()).select_from(Attempt).where(*conditions)) or 0
         found = session.execute(
@@ -274,12 +276,10 @@ def live_jobs(
                 Attempt.submitted_at,
                 Attempt.observed_at,
             )
+            .join(chosen, chosen.c.id == Attempt.id)
             .join(Slot, Slot.id == Attempt.slot_id)
             .outerjoin(wanting, literal(True))
-            .where(*conditions)
             .order_by(Attempt.id)
-            .limit(limit)
-            .offset(offset)
         ).all()
     return tuple(LiveJob(*row) for row in found), total
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Select, Text, and_, cast, exists, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import aliased, defer
 
 from outerloop.controller.ladders import is_sealed
 from outerloop.controller.ledger import PAUSED
@@ -76,6 +76,10 @@ def realm_of(record: Record) -> Any:
     return select(Realm.id).where(Realm.owner == record.owner, Realm.slot_root == record.slot_root).scalar_subquery()
 
 
+_LARGE = (defer(Run.request, raiseload=True), defer(Run.evidence, raiseload=True))
+"""What was asked and the evidence: large, and no list shows them."""
+
+
 def _listing(record: Record) -> Select[Any]:
     """Runs with the counts of their current round, in one statement."""
     counted = (
@@ -112,7 +116,14 @@ def _listing(record: Record) -> Select[Any]:
         ).label("jobs")
     ).lateral("live")
     return (
-        select(Run, counted.c.measures, counted.c.done, live.c.jobs, func.now().label("now"))
+        select(
+            Run,
+            func.coalesce(Run.request["sealed"].astext == "true", literal(False)).label("sealed"),
+            counted.c.measures,
+            counted.c.done,
+            live.c.jobs,
+            func.now().label("now"),
+        )
         .select_from(Run)
         .join(counted, true())
         .join(live, true())
@@ -155,7 +166,7 @@ def _row(found: Any) -> RunRow:
         done=found.done,
         jobs=jobs,
         pending=pending,
-        sealed=is_sealed(run.request),
+        sealed=found.sealed,
     )
 
 
@@ -195,7 +206,9 @@ def runs(record: Record, wanted: RunFilter | None = None, *, limit: int = 50, of
                 .offset(offset)
             )
         )
-        found = {row.Run.id: _row(row) for row in session.execute(_listing(record).where(Run.id.in_(page)))}
+        found = {
+            row.Run.id: _row(row) for row in session.execute(_listing(record).options(*_LARGE).where(Run.id.in_(page)))
+        }
     return RunPage(tuple(found[run_id] for run_id in page if run_id in found), total, offset, now)
 
 
@@ -205,18 +218,13 @@ def one_run(record: Record, run_id: str) -> RunView | None:
         found = session.execute(_listing(record).where(Run.id == run_id)).one_or_none()
         if found is None:
             return None
-        rows = session.execute(
-            select(Measure, Slot)
-            .join(Slot, Slot.id == Measure.slot_id)
-            .where(Measure.run_id == run_id)
-            .order_by(Measure.round, Measure.id)
-        ).all()
+        rows = session.execute(_MEASURES.where(Measure.run_id == run_id).order_by(Measure.round, Measure.id)).all()
         attempts: dict[int, list[AttemptView]] = {}
         slots = select(Measure.slot_id).where(Measure.run_id == run_id)
-        for attempt in session.scalars(
-            select(Attempt).where(Attempt.slot_id.in_(slots)).order_by(Attempt.slot_id, Attempt.n)
+        for slot_id, *attempt in session.execute(
+            _ATTEMPTS.where(Attempt.slot_id.in_(slots)).order_by(Attempt.slot_id, Attempt.n)
         ):
-            attempts.setdefault(attempt.slot_id, []).append(_attempt(attempt))
+            attempts.setdefault(slot_id, []).append(AttemptView(*attempt))
         events = session.scalars(select(Event).where(Event.run_id == run_id).order_by(Event.seq)).all()
         wakes = session.scalars(select(Wake).where(Wake.run_id == run_id).order_by(Wake.number)).all()
     return RunView(
@@ -225,7 +233,7 @@ def one_run(record: Record, run_id: str) -> RunView | None:
         evidence=found.Run.evidence,
         measures=tuple(
             sorted(
-                (_measure(measure, slot, attempts.get(slot.id, ())) for measure, slot in rows),
+                (_measure(row, attempts.get(row.slot_id, ())) for row in rows),
                 key=lambda m: (m.round, m.kind != "environment", m.benchmark != found.Run.benchmark, m.pair, m.side),
             )
         ),
@@ -257,39 +265,37 @@ def _wake(w: Wake) -> WakeView:
     return WakeView(w.number, w.state, w.job_id, w.job_name, tuple(w.awaited), w.reason, w.created_at)
 
 
-def _attempt(attempt: Attempt) -> AttemptView:
-    names = (name for name in AttemptView.__dataclass_fields__)
-    return AttemptView(**{name: getattr(attempt, name) for name in names})
+# Columns, not entities: a run of hundreds of measures is read several times faster.
+_ATTEMPTS = select(Attempt.slot_id, *(getattr(Attempt, name) for name in AttemptView.__dataclass_fields__))
+_MEASURES = select(
+    Measure.role,
+    Measure.round,
+    Measure.benchmark,
+    Measure.side,
+    Measure.pair,
+    Measure.seed,
+    Measure.replicate,
+    Slot.kind,
+    Slot.digest.label("slot"),
+    Slot.id.label("slot_id"),
+    Slot.state,
+    Slot.reason,
+    Slot.detail,
+    Slot.failure_class,
+    Slot.result,
+    Slot.pinned_attempt,
+    Slot.attempts_allowed,
+    Slot.attempts_counted,
+    Slot.next_try_at,
+    Slot.settled_at,
+).join(Slot, Slot.id == Measure.slot_id)
 
 
-def _measure(measure: Measure, slot: Slot, attempts: Sequence[AttemptView]) -> MeasureView:
+def _measure(row: Any, attempts: Sequence[AttemptView]) -> MeasureView:
     value = None
-    if slot.state == "done" and slot.result is not None:
-        value = Result(slot.pinned_attempt or 0, "", 0, slot.result).value
-    return MeasureView(
-        role=measure.role,
-        round=measure.round,
-        benchmark=measure.benchmark,
-        side=measure.side,
-        pair=measure.pair,
-        seed=measure.seed,
-        replicate=measure.replicate,
-        kind=slot.kind,
-        slot=slot.digest,
-        slot_id=slot.id,
-        state=slot.state,
-        reason=slot.reason,
-        detail=slot.detail,
-        failure_class=slot.failure_class,
-        value=value,
-        result=slot.result,
-        pinned_attempt=slot.pinned_attempt,
-        attempts_allowed=slot.attempts_allowed,
-        attempts_counted=slot.attempts_counted,
-        next_try_at=slot.next_try_at,
-        settled_at=slot.settled_at,
-        attempts=tuple(attempts),
-    )
+    if row.state == "done" and row.result is not None:
+        value = Result(row.pinned_attempt or 0, "", 0, row.result).value
+    return MeasureView(**row._mapping, value=value, attempts=tuple(attempts))
 
 
 def champions(record: Record, benchmark: str = "", *, target: str = "", limit: int = 200) -> tuple[ChampionView, ...]:
@@ -423,20 +429,32 @@ def benchmarks(record: Record) -> list[str]:
 
 def queue(record: Record) -> tuple[QueueView, ...]:
     """Live jobs by state and pending reason, as the queue last showed them; asks no cluster."""
-    state = func.coalesce(func.nullif(Attempt.slurm_state, ""), cast(literal(UNLISTED), Text))
+    state = func.coalesce(func.nullif(Attempt.slurm_state, ""), cast(literal(UNLISTED), Text)).label("state")
+    live = (Attempt.realm_id == realm_of(record), Attempt.state.in_(["intent", "submitted"]))
+    # Jobs and runs are counted apart: many runs may want one job.
+    jobs = (
+        select(state, Attempt.slurm_reason, func.count().label("jobs"), func.min(Attempt.intent_at).label("oldest"))
+        .where(*live)
+        .group_by(state, Attempt.slurm_reason)
+        .subquery("by_reason")
+    )
+    wanted = (
+        select(state, Attempt.slurm_reason, Measure.run_id)
+        .join(Measure, Measure.slot_id == Attempt.slot_id)
+        .where(*live)
+        .distinct()
+        .subquery("wanted")
+    )
+    runs = (
+        select(wanted.c.state, wanted.c.slurm_reason, func.count().label("runs"))
+        .group_by(wanted.c.state, wanted.c.slurm_reason)
+        .subquery("wanting")
+    )
     with record.reading() as session:
         found = session.execute(
-            select(
-                state.label("state"),
-                Attempt.slurm_reason,
-                func.count(Attempt.id.distinct()),
-                func.count(Measure.run_id.distinct()),
-                func.min(Attempt.intent_at),
-            )
-            .outerjoin(Measure, Measure.slot_id == Attempt.slot_id)
-            .where(Attempt.realm_id == realm_of(record), Attempt.state.in_(["intent", "submitted"]))
-            .group_by(state, Attempt.slurm_reason)
-            .order_by(state, Attempt.slurm_reason)
+            select(jobs.c.state, jobs.c.slurm_reason, jobs.c.jobs, func.coalesce(runs.c.runs, 0), jobs.c.oldest)
+            .outerjoin(runs, and_(runs.c.state == jobs.c.state, runs.c.slurm_reason == jobs.c.slurm_reason))
+            .order_by(jobs.c.state, jobs.c.slurm_reason)
         ).all()
     return tuple(QueueView(*row) for row in found)
 

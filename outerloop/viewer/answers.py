@@ -105,8 +105,12 @@ def strict(value: Any) -> Any:
 
 
 def json_answer(value: Any, *, status: int = 200) -> Response:
-    """Strict JSON: decimals and times as text, numbers that are not finite as null."""
-    body = json.dumps(strict(plain(value)), allow_nan=False, ensure_ascii=False, default=str)
+    """Strict JSON: dataclasses as objects, decimals and times as text, numbers that are not finite as null."""
+    try:
+        body = json.dumps(value, allow_nan=False, ensure_ascii=False, default=plain)
+    except (TypeError, ValueError):
+        # Rare, and slower: a number that is not finite, or a key that is no text.
+        body = json.dumps(strict(plain(value)), allow_nan=False, ensure_ascii=False, default=str)
     return Response(
         body.encode("utf-8", "backslashreplace"),
         status_code=status,

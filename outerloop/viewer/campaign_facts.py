@@ -199,7 +199,13 @@ def _tests(state: CampaignState, number: int) -> list[EvalEvent]:
 
 def evaluations(fold: Fold) -> tuple[Point, ...]:
     """Every comparable test row of every generation, in order of arrival; without the marks of front and champion."""
-    state = fold.books.state
+    if "evaluations" not in fold.derived:
+        fold.derived["evaluations"] = _evaluations(fold.books.state)
+    kept: tuple[Point, ...] = fold.derived["evaluations"]
+    return kept
+
+
+def _evaluations(state: CampaignState) -> tuple[Point, ...]:
     rules = {event.generation: event.rules for event in state.generations}
     found = []
     for event in state.evaluations:
@@ -271,6 +277,13 @@ def _split(state: CampaignState, number: int, now: int | None) -> str:
 def detail(fold: Fold, number: int) -> Detail | None:
     """One generation in full, None when there is none of this number. The front is that of all its comparable rows, as
     they arrived."""
+    if ("detail", number) not in fold.derived:
+        fold.derived["detail", number] = _detail(fold, number)
+    kept: Detail | None = fold.derived["detail", number]
+    return kept
+
+
+def _detail(fold: Fold, number: int) -> Detail | None:
     state = fold.books.state
     opened = next((event for event in state.generations if event.generation == number), None)
     if opened is None or opened.rules is None:

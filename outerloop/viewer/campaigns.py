@@ -23,7 +23,7 @@ from outerloop.controller.campaign_fold import Fold, LedgerPage, campaign_lines,
 from outerloop.controller.campaign_views import LiveView, campaign_config, live_jobs
 from outerloop.controller.health import next_action
 from outerloop.controller.shown import RunFilter, RunView
-from outerloop.printable import plain
+from outerloop.printable import members
 from outerloop.viewer import campaign_facts
 from outerloop.viewer.answers import json_answer, page
 from outerloop.viewer.asked import Paging, number, paged
@@ -67,7 +67,7 @@ def campaigns_page(request: Request) -> Response:
 def campaigns_json(request: Request) -> Response:
     with request.app.state.source.looking() as looking:
         facts = _listed(request, looking)
-    rows = [{**plain(run), "ledger": plain(facts["lines"].get(run.id))} for run in facts["found"].runs]
+    rows = [{**members(run), "ledger": facts["lines"].get(run.id)} for run in facts["found"].runs]
     return json_answer({"campaigns": rows, "total": facts["found"].total, "next_offset": facts["found"].next_offset})
 
 
@@ -234,14 +234,14 @@ def campaign_json(request: Request) -> Response:
     found = shown.detail
     return json_answer(
         {
-            "run": plain(shown.view.row),
-            "next": plain(action),
+            "run": shown.view.row,
+            "next": action,
             "problem": shown.problem,
             **shown.head,
             "warnings": shown.warnings,
-            "live": plain(shown.live),
-            "generations": plain(shown.generations),
-            "champions": plain(shown.steps),
+            "live": shown.live,
+            "generations": shown.generations,
+            "champions": shown.steps,
             "reserve_checks": [_check(check) for check in shown.checks],
             "generation_shown": None if found is None else _detail(found),
         }
@@ -249,7 +249,7 @@ def campaign_json(request: Request) -> Response:
 
 
 def _check(check: Check) -> dict[str, Any]:
-    return {**plain(check), "lines": [line.model_dump(mode="json") for line in check.lines]}
+    return {**members(check), "lines": [line.model_dump(mode="json") for line in check.lines]}
 
 
 def _detail(found: Detail) -> dict[str, Any]:
@@ -257,12 +257,12 @@ def _detail(found: Detail) -> dict[str, Any]:
         "generation": found.number,
         "opened": found.opened.model_dump(mode="json"),
         "objectives": found.objectives,
-        "evaluations": plain(found.points),
+        "evaluations": found.points,
         "failed": found.failed,
-        "front": plain(found.front),
-        "champion": plain(found.champion),
-        "rounds": {str(number): plain(members) for number, members in found.rounds.items()},
-        "ensembles": plain(found.ensembles),
+        "front": found.front,
+        "champion": found.champion,
+        "rounds": {str(number): mine for number, mine in found.rounds.items()},
+        "ensembles": found.ensembles,
         "gate_curves": [{"subject": subject, "points": points} for subject, points in found.curves],
         "teachers": [event.model_dump(mode="json") for event in found.teachers],
         "packages": [event.model_dump(mode="json") for event in found.packages],

@@ -41,12 +41,13 @@ def figure(traces: Sequence[Any], **layout: Any) -> Chart:
     """These traces and this layout, checked by the chart library."""
     import plotly.graph_objects as go
 
-    checked = go.Figure(data=list(traces))
+    # A trace has checked its own data; as a figure's part every number would be checked and copied a second time.
+    checked = go.Figure()
     checked.update_layout(template="none", **layout)
-    made: Chart = checked.to_plotly_json()
+    shown = checked.to_plotly_json()["layout"]
     # `template` is the library's default look; the page has its own.
-    made["layout"].pop("template", None)
-    return {"data": [_plain(trace) for trace in made["data"]], "layout": _plain(made["layout"])}
+    shown.pop("template", None)
+    return {"data": [_plain(trace.to_plotly_json()) for trace in traces], "layout": _plain(shown)}
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ from outerloop.controller import health, history, views
 from outerloop.controller.sealing import withheld_champion, withheld_page
 from outerloop.controller.shown import RunFilter, RunPage
 from outerloop.controller.training_facts import measured_figures
-from outerloop.printable import plain
+from outerloop.printable import members
 from outerloop.viewer.answers import json_answer, page
 from outerloop.viewer.asked import MOST_ON_PAGE, PAGE, Paging, choice, paged
 from outerloop.viewer.charts import champion_chart, day_chart
@@ -253,14 +253,14 @@ def status_json(request: Request) -> Response:
     with request.app.state.source.looking() as looking:
         state = _state(looking)
         open_ = _runs(looking, RunFilter(states=views.OPEN_STATES), limit=OPEN_ON_OVERVIEW)
-    return json_answer({**plain(state), "groups": plain(health.groups(open_.runs)), "open": open_.total})
+    return json_answer({**state, "groups": health.groups(open_.runs), "open": open_.total})
 
 
 def runs_json(request: Request) -> Response:
     limit, offset = paged(request)
     with request.app.state.source.looking() as looking:
         found = _runs(looking, _wanted(request), limit=limit, offset=offset)
-    return json_answer({**plain(found), "next_offset": found.next_offset})
+    return json_answer({**members(found), "next_offset": found.next_offset})
 
 
 def benchmarks_json(request: Request) -> Response:
@@ -269,7 +269,7 @@ def benchmarks_json(request: Request) -> Response:
         lines, total = history.benchmark_lines(
             looking.record, text=request.query_params.get("text", ""), limit=limit, offset=offset
         )
-    return json_answer({"benchmarks": plain(lines), "total": total})
+    return json_answer({"benchmarks": lines, "total": total})
 
 
 def benchmark_json(request: Request) -> Response:
@@ -296,7 +296,7 @@ def queue_json(request: Request) -> Response:
         )
     summary = [
         {
-            **plain(group),
+            **members(group),
             "meaning": pending_reason(group.reason).sentence if group.state == "pending" and group.reason else "",
         }
         for group in by_reason

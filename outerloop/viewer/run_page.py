@@ -24,7 +24,7 @@ from outerloop.controller.shown import AttemptView, MeasureView, RunView
 from outerloop.controller.timeline import attempt_state, base_revision, moved_base, timeline
 from outerloop.controller.training_shown import TrainingFacts
 from outerloop.controller.views import last_tick, one_run
-from outerloop.printable import plain
+from outerloop.printable import members
 from outerloop.slots import SlotDirectory
 from outerloop.viewer.answers import json_answer, page
 from outerloop.viewer.charts import look_chart, loss_chart, memory_chart, pair_chart
@@ -242,7 +242,7 @@ def run_json(request: Request) -> Response:
         action = next_action(view, last_tick(looking.record), cadence_seconds=looking.cadence_seconds)
         training = TrainingFacts(looking, view).as_json() if view.row.kind in TRAINS else None
     told = [{"at": at, "what": what} for at, what in timeline(view)]
-    return json_answer({**plain(view), "next": plain(action), "timeline": told, "training": training})
+    return json_answer({**members(view), "next": action, "timeline": told, "training": training})
 
 
 def run_argument_json(request: Request) -> Response:
@@ -260,7 +260,7 @@ def run_argument_json(request: Request) -> Response:
             "notes": argued.notes,
             "missing": argued.missing,
             "looks": [] if argument is None else looks_of(argument),
-            "readings": {} if argument is None else plain(argument.readings),
+            "readings": {} if argument is None else argument.readings,
         }
     )
 
@@ -275,7 +275,7 @@ def run_logs_json(request: Request) -> Response:
         {
             "run": view.row.id,
             "role": None if measure is None else measure.role,
-            "attempt": plain(attempt),
+            "attempt": attempt,
             "streams": {log.name: {"text": log.text, "cut": log.cut, "bytes": log.bytes} for log in logs},
         }
     )
