@@ -1,12 +1,13 @@
 """What a submitter of a service sees: the same commands, answered from the spool.
 
-Covered: submit climb, status, show, explain, logs and cancel of a submitter, and the refusal of everything else. Not
-covered: the service's own commands, which work on the record.
+Covered: submit climb and training, status, show, explain, logs and cancel of a submitter, and the refusal of everything
+else. Not covered: the service's own commands, which work on the record.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,21 @@ if TYPE_CHECKING:
     from outerloop.controller.service.client import Client
     from outerloop.settings import Settings
 
-__all__ = ["cancel", "explain", "logs", "refuse_submitters", "show", "status", "submit_climb", "the_client"]
+__all__ = [
+    "cancel",
+    "explain",
+    "logs",
+    "refuse_submitters",
+    "show",
+    "status",
+    "submit_climb",
+    "submit_training",
+    "the_client",
+]
 
 WAIT_POLL_SECONDS = (0.5, 15.0)
 WIDTH = 80
-HERE = "submit climb, status, show, explain, logs and cancel"
+HERE = "submit climb, submit training, status, show, explain, logs and cancel"
 
 
 def the_client(settings: Settings | None = None) -> Client | None:
@@ -77,16 +88,52 @@ def submit_climb(
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False)[0]
         raise CliError(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}") from error
+    _left(client, left.nonce, wait=wait, as_json=as_json)
+
+
+def submit_training(
+    client: Client,
+    told: Mapping[str, Any],
+    *,
+    repo: Path,
+    candidate: str,
+    priority: int,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Leave a training in the spool; with `wait`, stay until its end."""
+    from pydantic import ValidationError
+
+    from outerloop.controller.git import GitError
+    from outerloop.controller.service.client import NoService
+    from outerloop.controller.service.spool import SubmissionError
+
+    try:
+        left = client.training(repo.absolute(), told, candidate=candidate, priority=priority)
+    except NoService as error:
+        raise CliError(str(error), ExitCode.NOT_FOUND) from error
+    except SubmissionError as error:
+        raise CliError(str(error), ExitCode.REFUSED) from error
+    except GitError as error:
+        raise CliError(str(error)) from error
+    except ValidationError as error:
+        detail = error.errors(include_url=False, include_input=False)[0]
+        raise CliError(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}") from error
+    _left(client, left.nonce, wait=wait, as_json=as_json)
+
+
+def _left(client: Client, nonce: str, *, wait: bool, as_json: bool) -> None:
+    """Say that a submission lies in the spool, or wait for the end of its run."""
     if not wait:
         if as_json:
-            emit_json({"submission": left.nonce, "state": "spool", "service": client.service})
+            emit_json({"submission": nonce, "state": "spool", "service": client.service})
         else:
-            click.echo(f"submission {left.nonce} is in the spool of {client.service}")
+            click.echo(f"submission {nonce} is in the spool of {client.service}")
             click.echo("Its next tick takes it in; `outerloop status` says what became of it.")
         return
-    body = _wait(client, left.nonce)
+    body = _wait(client, nonce)
     if as_json:
-        emit_json({**body, "submission": left.nonce})
+        emit_json({**body, "submission": nonce})
     else:
         click.echo(folded(f"run {body['run']}: {_standing(body)}", WIDTH))
     if body["state"] == "ended" and body["reason"] == "scope":
@@ -141,9 +188,11 @@ def show(client: Client, run: str, *, as_json: bool) -> None:
     if as_json:
         emit_json(body)
         return
-    click.echo(f"run {body['run']}: {body['kind']} on {one_line(str(body['benchmark']))}")
+    what = "training" if body["kind"] == "training" else f"{body['kind']} on"
+    click.echo(f"run {body['run']}: {what} {one_line(str(body['benchmark']))}")
     click.echo(folded(one_line(str(body["label"])), WIDTH, prefix=f"  candidate  {body['candidate'][:12]}  "))
-    click.echo(f"  base       {body['base'][:12]}")
+    if body["kind"] == "climb":
+        click.echo(f"  base       {body['base'][:12]}")
     click.echo(folded(_standing(body), WIDTH, prefix="  stands     "))
     for measure in body["measures"]:
         value = f" = {measure['value']}" if measure["value"] is not None else ""

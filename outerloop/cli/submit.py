@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.group(help="Ask for a verdict, run a training, begin a campaign, give data to a challenge.")
 @click.pass_context
 def submit(context: click.Context) -> None:
-    if context.invoked_subcommand != "climb":
+    if context.invoked_subcommand not in ("climb", "training"):
         from outerloop.settings import SettingsError
 
         with contextlib.suppress(SettingsError):  # whoever wants to read a help page may do so with a broken config

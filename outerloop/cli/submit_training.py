@@ -17,6 +17,7 @@ import click
 from outerloop.cli.common import console, emit_json, explained, json_option, json_text, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.numbers import MOST_GIB, MOST_MINUTES, Number, Whole
+from outerloop.cli.service_client import submit_training, the_client
 from outerloop.cli.submitted import leave, report, wait_for_end
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ __all__ = ["training"]
 
 MOST_SHOWN = 3
 """Launches of a task array that a dry run prints."""
-ARRAYS = ("lease_tasks",)
 MB_PER_GIB = 1024
 
 
@@ -97,22 +97,31 @@ def training(
         from outerloop.cli.plan import strategy_of
         from outerloop.controller.git import GitError
         from outerloop.controller.submit import Refusal
-        from outerloop.controller.submit_training import Shape, prepare_training
+        from outerloop.controller.submit_training import prepare_training, resumes, shape_of
         from outerloop.slots import StateRoot
 
         settings = the_settings()
+        client = the_client(settings)
+        if client is not None and dry_run:
+            raise CliError("a service checks what is submitted when it takes it in; --dry-run is not for submitters")
         root = StateRoot(settings.state)
         strategy = strategy_of(path, command, chosen, framework)
         if tasks is not None:
             strategy = strategy.model_copy(update={"tasks": _read_tasks(tasks)})
         specs = _compiled(strategy)
-        per_node = strategy.processes_per_node
-        shape = Shape(
-            nodes=strategy.nodes,
-            gpus=per_node * strategy.gpus_per_process,
-            cpus=cpus or per_node * (strategy.cpus_per_process or 1),
-            memory_mb=round(memory_gb * MB_PER_GIB) if memory_gb else None,
-        )
+        memory_mb = round(memory_gb * MB_PER_GIB) if memory_gb else None
+        if client is not None:
+            told = {
+                "plan": strategy.model_dump(mode="json"),
+                "name": name,
+                "lane": lane,
+                "minutes": minutes,
+                "cpus": cpus,
+                "memory_mb": memory_mb,
+                "resumable": resumable,
+            }
+            submit_training(client, told, repo=repo, candidate=candidate, priority=priority, wait=wait, as_json=as_json)
+            return
         try:
             asked = prepare_training(
                 settings,
@@ -121,11 +130,11 @@ def training(
                 candidate=candidate,
                 launches=[spec.model_dump(mode="json") for spec in specs],
                 family=strategy.family,
-                shape=shape,
+                shape=shape_of(strategy, cpus=cpus, memory_mb=memory_mb),
                 name=name,
                 lane=lane,
                 minutes=minutes,
-                resumable=strategy.family not in ARRAYS if resumable is None else resumable,
+                resumable=resumes(strategy, resumable),
                 expected=_expected(path, chosen),
                 priority=priority,
                 notes=tuple(dict.fromkeys(note for spec in specs for note in spec.notes)),

@@ -20,7 +20,7 @@ from outerloop.controller.deployment import account
 from outerloop.controller.git import Mirror, Repository
 from outerloop.controller.plan import TIME_REASONS
 from outerloop.controller.request import Execution, run_name
-from outerloop.controller.submit import Refusal, earlier_asks, never_fits
+from outerloop.controller.submit import Refusal, earlier_asks, never_fits, resolve_commit
 from outerloop.controller.training_request import Expected, Task, TrainingRequest, training_question
 from outerloop.controller.trainings import training_work
 from outerloop.controller.work import lane_mapping
@@ -29,11 +29,13 @@ from outerloop.record.models import Run, Slot
 from outerloop.record.store import Record
 from outerloop.settings import Settings, choose_lane
 from outerloop.slots import StateRoot
+from outerloop.strategies import StrategyPlan
 
-__all__ = ["DEFAULT_MINUTES", "Asked", "Shape", "ask_again", "prepare_training"]
+__all__ = ["DEFAULT_MINUTES", "Asked", "Shape", "ask_again", "prepare_training", "resumes", "shape_of"]
 
 DEFAULT_MINUTES = 60.0
 """Limit of one attempt where nothing else is said. A resumable training goes on in another attempt."""
+ARRAYS = ("lease_tasks",)
 TASK_DIGITS = 4
 MOST_TASKS = 10_000
 
@@ -46,6 +48,22 @@ class Shape:
     gpus: int = 0
     cpus: int = 1
     memory_mb: int | None = None
+
+
+def shape_of(strategy: StrategyPlan, *, cpus: int | None = None, memory_mb: int | None = None) -> Shape:
+    """What a plan takes of each node; without `cpus`, what it says itself, else one for each process."""
+    per_node = strategy.processes_per_node
+    return Shape(
+        nodes=strategy.nodes,
+        gpus=per_node * strategy.gpus_per_process,
+        cpus=cpus or per_node * (strategy.cpus_per_process or 1),
+        memory_mb=memory_mb,
+    )
+
+
+def resumes(strategy: StrategyPlan, said: bool | None) -> bool:
+    """Whether a lost attempt goes on from its checkpoint: as said, else everything but a task array."""
+    return strategy.family not in ARRAYS if said is None else said
 
 
 @dataclass(frozen=True)
@@ -72,16 +90,22 @@ def prepare_training(
     expected: Expected | None = None,
     priority: int = 0,
     notes: Sequence[str] = (),
+    submitter: str = "",
+    revision: str = "",
+    nonce: str = "",
 ) -> Asked:
     """Resolve, check and freeze a training. Pins its commit in the mirror and writes nothing else.
+
+    The last three are a service's: who asked, what the candidate was called there, the name of the submission.
 
     Raises Refusal with every reason, GitError, LaneError.
     """
     repo = Repository.open(repository)
     mirror = Mirror(root.mirror(repo.identity))
     mirror.ensure()
-    commit = repo.seal_worktree() if candidate == "worktree" else repo.commit(candidate)
-    mirror.pin(repo, {f"commits/{commit}": commit})
+    commit = repo.seal_worktree() if candidate == "worktree" else resolve_commit(repo, mirror, candidate)
+    if not mirror.has(commit):
+        mirror.pin(repo, {f"commits/{commit}": commit})
     tree = mirror.tree(commit)
     label = name or "training"
     problems = []
@@ -141,9 +165,10 @@ def prepare_training(
         family=family,
         commit=commit,
         tree=tree,
-        revision=candidate,
-        subject=repo.subject(commit),
-        submitter=account(),
+        revision=revision or candidate,
+        subject=mirror.subject(commit),
+        submitter=submitter or account(),
+        nonce=nonce,
         repository=str(repo.top),
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         tasks=tuple(_tasks(launches)),

@@ -61,6 +61,8 @@ class TrainingRequest(_Frozen):
     revision: str
     subject: str = ""
     submitter: str
+    nonce: str = ""
+    """The submission that made it, where a service took it from its spool."""
     repository: str
     created_at: str
     tasks: tuple[Task, ...]

@@ -43,6 +43,7 @@ open_runs = 2
 open_runs = 1
 [service.targets.tsp]
 repository = "{target}"
+accept = ["climb", "training"]
 """
 SUBMITTER = """\
 mode = "service"

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from outerloop.controller.deployment import account
 from outerloop.controller.git import GitError, Repository, make_bundle
-from outerloop.controller.service.spool import Spool, Submission, account_of
+from outerloop.controller.service.spool import Spool, Submission, TrainingAsked, account_of
 from outerloop.effects import effect
 from outerloop.settings import Settings
 from outerloop.settings_sections import home
@@ -85,7 +86,7 @@ class Client:
         """Leave a climb in the spool. Raises NoService, GitError, ValueError (pydantic's), OSError."""
         repo = Repository.open(repository)
         name, known = self.target_of(repo)
-        sealed = repo.seal_worktree() if candidate == "worktree" else repo.commit(candidate)
+        sealed = _sealed(repo, candidate)
         submission = Submission(
             kind="climb",
             nonce=secrets.token_hex(16),
@@ -99,11 +100,37 @@ class Client:
             again=again,
             priority=priority,
         )
+        self._leave(submission, repo, known)
+        return submission
+
+    def training(self, repository: Path, told: Mapping[str, Any], *, candidate: str, priority: int) -> Submission:
+        """Leave a training in the spool; `told` are the fields of TrainingAsked. Raises as `climb`, SubmissionError."""
+        repo = Repository.open(repository)
+        name, known = self.target_of(repo)
+        accept = (self.public()["targets"][name]).get("accept") or ["climb"]
+        if "training" not in accept:
+            raise NoService(
+                f"{name} takes no trainings of submitters; its operator allows them in the service's config"
+            )
+        sealed = _sealed(repo, candidate)
+        submission = Submission(
+            kind="training",
+            nonce=secrets.token_hex(16),
+            reply=reply_secret(),
+            target=name,
+            candidate=sealed,
+            candidate_revision=candidate[:200],
+            priority=priority,
+            training=TrainingAsked.model_validate(told),
+        )
+        self._leave(submission, repo, known)
+        return submission
+
+    def _leave(self, submission: Submission, repo: Repository, known: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory(prefix="outerloop-submission-") as scratch:
             bundle = Path(scratch) / "bundle"
-            make_bundle(repo, [sealed], known, bundle)
+            make_bundle(repo, [submission.candidate], known, bundle)
             self.spool.leave(submission, bundle)
-        return submission
 
     def cancel(self, run_id: str) -> Submission:
         """Ask for the end of a run of one's own."""
@@ -150,6 +177,10 @@ class Client:
         if found:
             raise LookupError(f"{name} is the beginning of several runs: {', '.join(str(b['run']) for b in found)}")
         raise LookupError(f"there is no run {name} of yours; `outerloop status` lists them")
+
+
+def _sealed(repo: Repository, candidate: str) -> str:
+    return repo.seal_worktree() if candidate == "worktree" else repo.commit(candidate)
 
 
 def _base(repo: Repository, base: str | None) -> str:

@@ -1,7 +1,8 @@
 """Taking submissions in: from a file that somebody left to a run, or to a refusal with its reason.
 
-Covered: who may ask, what may be asked of which target, the commits of a bundle, budgets of a submitter, answers. Not
-covered: the spool's file format (spool.py), what is told of runs later (replies.py), advancing.
+Covered: who may ask, what may be asked of which target, climbs, answers. Not covered: the spool's file format
+(spool.py), what every submission has to pass (checks.py), trainings (trainings.py), what is told of runs later
+(replies.py), advancing.
 
 Everything that a submitter sends is a claim. The contract, inputs, lanes and budgets are read on the service's side,
 and the base must lie in the history of a ref that the operator registered (or be the champion), because the base is
@@ -14,19 +15,17 @@ import errno
 import os
 import tempfile
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-from sqlalchemy import func, select
 
 from outerloop.contract import ContractError
 from outerloop.controller.champions import champion_now
 from outerloop.controller.deployment import Deployment
-from outerloop.controller.git import GitError, Mirror, Repository, unbundle
+from outerloop.controller.git import GitError, Mirror, Repository
 from outerloop.controller.operate import OperatorError, cancel, find_run
 from outerloop.controller.plan import ContractGone, read_contract
-from outerloop.controller.request import ClimbRequest, champion_key
+from outerloop.controller.request import champion_key
+from outerloop.controller.service.checks import check_budgets, mirror_with, refuse_unsealed
 from outerloop.controller.service.replies import answer, publish_run, publish_runs, watch
 from outerloop.controller.service.spool import (
     Left,
@@ -43,10 +42,7 @@ from outerloop.controller.submit import (
     enqueue,
     leave_in_inbox,
     prepare_climb,
-    week_budget_problem,
 )
-from outerloop.dispatch.budget import spent_by_submitter
-from outerloop.record.models import Run
 from outerloop.record.store import RecordUnavailable
 from outerloop.settings import Settings, SettingsError
 from outerloop.settings_sections import TargetSettings
@@ -117,7 +113,8 @@ def write_public(settings: Settings, spool: Spool) -> None:
     for name, target in sorted(settings.service.targets.items()):
         try:
             repo = Repository.open(target.repository)
-            targets[name] = {"identity": repo.identity, "refs": {ref: repo.commit(ref) for ref in target.refs}}
+            refs = {ref: repo.commit(ref) for ref in target.refs}
+            targets[name] = {"identity": repo.identity, "refs": refs, "accept": list(target.accept)}
         except GitError as error:
             targets[name] = {"problem": str(error).splitlines()[0]}
     body: dict[str, Any] = {
@@ -188,9 +185,21 @@ def _accept(deployment: Deployment, left: Left, submission: Submission, scratch:
     if target is None:
         known = ", ".join(sorted(deployment.settings.service.targets)) or "none yet"
         raise SubmissionError(f"{submission.target!r} is no target of this service; registered: {known}")
-    if not submission.candidate or not submission.benchmark:
+    if submission.kind not in target.accept:
+        raise SubmissionError(
+            f"{submission.target} takes no {submission.kind}s of submitters (it takes: {', '.join(target.accept)});"
+            f" its operator sets service.targets.{submission.target}.accept"
+        )
+    if submission.kind == "training":
+        if not submission.candidate or submission.training is None:
+            raise SubmissionError("a training brings a plan and names a candidate")
+        from outerloop.controller.service.trainings import take_training
+
+        made = take_training(deployment, left, submission, target, scratch)
+    elif not submission.candidate or not submission.benchmark:
         raise SubmissionError("a climb names a benchmark and a candidate")
-    made = _climb(deployment, left, submission, target, scratch)
+    else:
+        made = _climb(deployment, left, submission, target, scratch)
     watch(deployment.root, made, submission.reply)
     done.runs.append(made)
     return made
@@ -208,16 +217,9 @@ def _cancel(deployment: Deployment, left: Left, submission: Submission) -> str:
 
 def _climb(deployment: Deployment, left: Left, submission: Submission, target: TargetSettings, scratch: Path) -> str:
     settings, root = deployment.settings, deployment.root
-    repo = Repository.open(target.repository)
-    mirror = Mirror(root.mirror(repo.identity))
-    mirror.ensure()
-    mirror.pin(repo, {f"refs/{ref}": repo.commit(ref) for ref in target.refs})
-    if (scratch / "bundle").stat().st_size:
-        unbundle(scratch / "bundle", scratch / "quarantine.git", mirror, {submission.candidate})
-    if not mirror.has(submission.candidate):
-        raise SubmissionError(f"the bundle does not bring the candidate {submission.candidate[:12]}")
+    mirror = mirror_with(deployment, target, submission.candidate, scratch)
     if submission.base:
-        _check_base(deployment, repo, mirror, submission, target)
+        _check_base(deployment, Repository.open(target.repository), mirror, submission, target)
 
     def prepared(ask: int) -> Prepared:
         return prepare_climb(
@@ -236,7 +238,7 @@ def _climb(deployment: Deployment, left: Left, submission: Submission, target: T
         )
 
     first = prepared(0)
-    _refuse_unsealed(first)
+    refuse_unsealed(first.request.execution)
     earlier = earlier_asks(deployment.record, first.request.question)
     for run in earlier:
         if run.request.get("nonce") == submission.nonce:
@@ -247,7 +249,7 @@ def _climb(deployment: Deployment, left: Left, submission: Submission, target: T
     if submission.again and latest is not None and latest.state != "ended":
         raise SubmissionError(f"run {latest.id} asks the same and has not ended yet")
     request = first.request if latest is None else prepared(latest.ask + 1).request
-    _check_budgets(deployment, left.owner, request)
+    check_budgets(deployment, left.owner, request, request.runs_per_week)
     leave_in_inbox(root, request)
     watch(root, request.id, submission.reply)
     enqueue(deployment.record, root, request)
@@ -270,31 +272,3 @@ def _check_base(
         f"the base {submission.base[:12]} is neither the champion nor in the history of {', '.join(target.refs)} of the"
         " registered target: contract and benchmark are read from the base, so a base of one's own is not taken"
     )
-
-
-def _refuse_unsealed(prepared: Prepared) -> None:
-    open_ones = sorted(name for name, how in prepared.request.execution.items() if how.isolation == "none")
-    if open_ones:
-        raise SubmissionError(
-            f"{', '.join(open_ones)} would run without a sandbox, as the service's own account; a service takes only"
-            ' isolation = "bwrap" or "apptainer" (the operator sets it)'
-        )
-
-
-def _check_budgets(deployment: Deployment, owner: str, request: ClimbRequest) -> None:
-    settings, record = deployment.settings, deployment.record
-    over = week_budget_problem(record, request, [settings.budgets.runs_per_week, request.runs_per_week])
-    if over is not None:
-        raise SubmissionError(over)
-    limits = settings.service.limits_of(owner)
-    with record.reading() as session:
-        mine = select(func.count()).select_from(Run).where(Run.realm_id == record.realm_id, Run.submitter == owner)
-        week = session.scalar(mine.where(Run.created_at > func.now() - timedelta(days=7))) or 0
-        open_ = session.scalar(mine.where(Run.state != "ended")) or 0
-        hours = spent_by_submitter(session, record.realm_id, owner)
-    if limits.runs_per_week is not None and week >= limits.runs_per_week:
-        raise SubmissionError(f"runs of {owner} this week: {week} of {limits.runs_per_week}, 0 remain")
-    if limits.open_runs is not None and open_ >= limits.open_runs:
-        raise SubmissionError(f"open runs of {owner}: {open_} of {limits.open_runs}; wait for one, or cancel one")
-    if limits.gpu_hours is not None and hours >= limits.gpu_hours:
-        raise SubmissionError(f"GPU-hours of {owner}: {hours:.2f} used or reserved of {limits.gpu_hours:g}, 0 remain")

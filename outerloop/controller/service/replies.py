@@ -22,6 +22,7 @@ from outerloop.climb.explain import render
 from outerloop.controller.argument import gather, notes_of
 from outerloop.controller.ladders import is_sealed
 from outerloop.controller.service.spool import Spool
+from outerloop.controller.shown import RunView
 from outerloop.controller.views import one_run
 from outerloop.job import layout
 from outerloop.record.models import Heartbeat, Run
@@ -34,6 +35,8 @@ __all__ = ["answer", "publish_run", "publish_runs", "watch"]
 WIDTH = 80
 LOG_TAIL_BYTES = 64 * 1024
 """Of each of a measure's streams; the whole of them stays with the service."""
+MOST_LOG_BYTES = 8 * 1024 * 1024
+"""Of all streams of one kind of a run, shared alike: what is told of a run is one file."""
 OVERLAP = timedelta(minutes=10)
 """A transaction may commit later than its `updated_at`; what is this much older is looked at again."""
 _BEAT = "replies"
@@ -139,6 +142,8 @@ def public_view(looks: Looks, run_id: str) -> dict[str, Any] | None:
     ladder = next((dict(e.body) for e in view.events if e.kind == "ladder"), None)
     if is_sealed(view.request):
         return body | _sealed(row, ladder)
+    if row.kind == "training":
+        return body | _training(looks, view)
     argument = gather(looks, view)
     explained: list[str] = []
     if view.evidence is not None and argument.plan is not None:
@@ -150,19 +155,39 @@ def public_view(looks: Looks, run_id: str) -> dict[str, Any] | None:
         "explain": explained,
         "notes": notes_of(argument),
         "evidence": view.evidence,
-        "measures": [
-            {
-                "role": measure.role,
-                "state": measure.state,
-                "reason": measure.reason,
-                "value": str(measure.value) if measure.value is not None else None,
-                "logs": _logs(looks.root, measure.slot, [attempt.n for attempt in measure.attempts][-1:])
-                if row.state == "ended"
-                else {},
-            }
-            for measure in view.current
-        ],
+        "measures": _measures(looks, view),
     }
+
+
+def _training(looks: Looks, view: RunView) -> dict[str, Any]:
+    """What is told of a training: how each task stands, what its processes reported, how it ended."""
+    row = view.row
+    noted = next((event.body for event in view.events if event.kind == "facts"), {})
+    return {
+        "reason": row.verdict_reason or row.state_reason,
+        "sentence": row.sentence or row.state_detail,
+        "explain": [],
+        "notes": [],
+        "evidence": view.evidence,
+        "reports": noted.get("reports") or {},
+        "measures": _measures(looks, view),
+    }
+
+
+def _measures(looks: Looks, view: RunView) -> list[dict[str, Any]]:
+    """State, value and, once the run has ended, the ends of the logs of each measure or task."""
+    ended = view.row.state == "ended"
+    tail = min(LOG_TAIL_BYTES, MOST_LOG_BYTES // max(1, len(view.current)))
+    return [
+        {
+            "role": measure.role,
+            "state": measure.state,
+            "reason": measure.reason,
+            "value": str(measure.value) if measure.value is not None else None,
+            "logs": _logs(looks.root, measure.slot, [a.n for a in measure.attempts][-1:], tail) if ended else {},
+        }
+        for measure in view.current
+    ]
 
 
 def _sealed(row: Any, ladder: dict[str, Any] | None) -> dict[str, Any]:
@@ -194,22 +219,22 @@ def _sealed(row: Any, ladder: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _logs(root: StateRoot, digest: str, numbers: list[int]) -> dict[str, str]:
+def _logs(root: StateRoot, digest: str, numbers: list[int], most: int) -> dict[str, str]:
     found = {}
     for n in numbers:
         folder = SlotDirectory(root.slot(digest), digest).logs(n)
         for name in (layout.STDOUT, layout.STDERR):
-            text = _tail(folder / name)
+            text = _tail(folder / name, most)
             if text:
                 found[name] = text
     return found
 
 
-def _tail(path: Path) -> str:
+def _tail(path: Path, most: int) -> str:
     try:
         with path.open("rb") as stream:
             stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - LOG_TAIL_BYTES))
+            stream.seek(max(0, stream.tell() - most))
             return stream.read().decode("utf-8", "replace")
     except OSError:
         return ""

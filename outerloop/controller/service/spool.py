@@ -35,14 +35,29 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from outerloop.effects import effect
 
-__all__ = ["Left", "Spool", "Submission", "SubmissionError", "account_of", "copy_bundle", "read_request_of"]
+__all__ = [
+    "Left",
+    "Spool",
+    "Submission",
+    "SubmissionError",
+    "TrainingAsked",
+    "account_of",
+    "copy_bundle",
+    "read_request_of",
+]
 
-MAX_HEADER_BYTES = 64 * 1024
-"""A request names commits and a benchmark; more is somebody's accident or malice."""
+MAX_HEADER_BYTES = 1 << 20
+"""A request names commits and a benchmark, or brings a training's plan with the parameters of its tasks; more is
+somebody's accident or malice."""
 SUFFIX = ".submission"
 LEFT_SECONDS = 24 * 3600.0
 """Writing a submission takes minutes at most; what is a day old and not whole will never be."""
 _COPY_BYTES = 1 << 20
+
+MOST_MINUTES = 10 * 366 * 24 * 60.0
+"""Ten years; what bounds a training is its lane."""
+MOST_CPUS = 65_536
+MOST_MEMORY_MB = 2**31 - 1
 
 Hex = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")]
 Secret = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -55,13 +70,29 @@ class SubmissionError(Exception):
     """A submission can't be taken; the text says why, for its submitter."""
 
 
+class TrainingAsked(BaseModel):
+    """A training: what `submit training` was told. GPUs and processes stand in the plan."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    plan: dict[str, Any]
+    """A StrategyPlan as JSON; the service validates and compiles it."""
+    name: Name | Literal[""] = ""
+    lane: Name | Literal[""] = ""
+    minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES)] | None = None
+    cpus: Annotated[int, Field(ge=1, le=MOST_CPUS)] | None = None
+    """Per node, like the next."""
+    memory_mb: Annotated[int, Field(ge=1, le=MOST_MEMORY_MB)] | None = None
+    resumable: bool | None = None
+
+
 class Submission(BaseModel):
     """What a submitter asks for. Everything in it is a claim, checked by the service."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_: Literal[1] = Field(default=1, alias="schema")
-    kind: Literal["climb", "cancel"]
+    kind: Literal["climb", "training", "cancel"]
     nonce: Nonce
     """Names this submission: taken twice after a crash, it makes one run."""
     reply: Secret
@@ -77,6 +108,8 @@ class Submission(BaseModel):
     """Submitters may step back, not ahead of each other."""
     run: Name | Literal[""] = ""
     """For kind cancel."""
+    training: TrainingAsked | None = None
+    """For kind training."""
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
@@ -150,7 +183,12 @@ class Spool:
     # -- the submitter's side
 
     def leave(self, submission: Submission, bundle: Path | None) -> Path:
-        """Put a submission into the spool, whole or not at all. Raises OSError."""
+        """Put a submission into the spool, whole or not at all. Raises OSError, SubmissionError when too large."""
+        header = json.dumps(submission.to_json()).encode() + b"\n"
+        if len(header) > MAX_HEADER_BYTES:
+            raise SubmissionError(
+                f"the request has {len(header)} bytes, a service takes {MAX_HEADER_BYTES}: send fewer or shorter tasks"
+            )
         name = f"{submission.nonce}{SUFFIX}"
         path = self.incoming / name
         aside = self.incoming / f".{name}.{secrets.token_hex(4)}"
@@ -158,7 +196,7 @@ class Spool:
             handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
                 with os.fdopen(handle, "wb") as stream:
-                    stream.write(json.dumps(submission.to_json()).encode() + b"\n")
+                    stream.write(header)
                     if bundle is not None:
                         with bundle.open("rb") as source:
                             while block := source.read(_COPY_BYTES):
