@@ -349,7 +349,7 @@ class Execution:
             program = self._program("bwrap")
             reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             keep.append(writer)
-            argv = sandbox.bwrap_argv(program, self._room(name, tree, view, env), argv, writer)
+            argv = sandbox.bwrap_argv(program, self._room(name, tree, view, env), process.behind_gate(argv), writer)
         elif isolation == "apptainer":
             mark = self.scratch.folder(f"{name}/mark")
             room = self._room(name, tree, view, env)
@@ -367,6 +367,7 @@ class Execution:
                 grace_seconds=work.term_grace_seconds,
                 keep=keep,
                 carriers=sandbox.CARRIERS[isolation],
+                gated=isolation == "bwrap",
             )
         finally:
             for handle in keep:

@@ -17,6 +17,7 @@ import fcntl
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -154,17 +155,28 @@ def descendants(of: int) -> dict[int, tuple[int, int]]:
     return found
 
 
+def behind_gate(command: Sequence[str]) -> list[str]:
+    """The command behind a shell that asks at its input, a socket, and executes it only when the answer comes.
+
+    For what is started through carriers that ask the kernel to kill them with their parent (bwrap(1),
+    --die-with-parent): one whose parent died before it asked is never killed, and would run the command for ever
+    beside the next attempt's. When this shell runs all of them have asked; who then hears no answer has no wrapper.
+    """
+    return ["/bin/sh", "-c", 'echo >&0 && read -r word && exec "$@" </dev/null', "sh", *command]
+
+
 def start(
     argv: Sequence[str],
     env: Mapping[str, str],
     cwd: str,
     outputs: tuple[int, int],
     keep: Sequence[int] = (),
+    gate: int | None = None,
 ) -> int:
     """Start `argv` (absolute path first) in a session of its own, with no input; returns its pid.
 
-    Descriptors in `keep` stay open in it. It is killed when this process dies. Raises OSError when it cannot be
-    executed.
+    Descriptors in `keep` stay open in it. It is killed when this process dies; with a `gate`, which becomes its
+    input, that is left to `behind_gate`. Raises OSError when it cannot be executed.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -179,12 +191,13 @@ def start(
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGCONT, signal.SIG_DFL)
             os.setsid()
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != me:
-                os._exit(1)
+            if gate is None:
+                _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+                if os.getppid() != me:
+                    os._exit(1)
             for handle in keep:
                 os.set_inheritable(handle, True)
-            os.dup2(null, 0)
+            os.dup2(null if gate is None else gate, 0)
             os.dup2(outputs[0], 1)
             os.dup2(outputs[1], 2)
             os.chdir(cwd)
@@ -247,6 +260,19 @@ class _Pump:
         self._poll.register(reader, select.POLLIN)
         return writer
 
+    def gate(self) -> int:
+        """A socket for the input of `behind_gate`, which is answered once."""
+        mine, theirs = (end.detach() for end in socket.socketpair())
+
+        def answer(_: bytes) -> None:
+            with contextlib.suppress(OSError):
+                os.write(mine, b"go\n")
+            self._close(mine)
+
+        self._sinks[mine] = [answer]
+        self._poll.register(mine, select.POLLIN)
+        return theirs
+
     @property
     def open(self) -> bool:
         return bool(self._sinks)
@@ -306,8 +332,11 @@ def run(
     grace_seconds: float,
     keep: Sequence[int] = (),
     carriers: int = 0,
+    gated: bool = False,
 ) -> Ended:
     """Run `argv` to its end and leave no descendant alive. Raises OSError when it cannot be started.
+
+    `gated` says that `argv` carries a command that is `behind_gate`.
 
     `carriers` is the number of processes at the top of the started tree that only carry the command (bwrap's monitor
     and its init): a signal is passed to what they carry, not to them.
@@ -315,15 +344,16 @@ def run(
     usage = _Usage()
     pump = _Pump(signals.reader)
     writers = [pump.pipe(stdout), pump.pipe(stderr)]
+    gate = pump.gate() if gated else None
     before = seen = len(signals.received)
     try:
-        child = start(argv, env, cwd, (writers[0], writers[1]), keep)
+        child = start(argv, env, cwd, (writers[0], writers[1]), keep, gate)
     except OSError:
         pump.close()
         raise
     finally:
-        for writer in writers:
-            os.close(writer)
+        for handle in writers if gate is None else (*writers, gate):
+            os.close(handle)
     clock = Clock(signals)
     timed_out = killed_main = False
     deadline: float | None = None

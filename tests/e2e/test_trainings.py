@@ -18,7 +18,7 @@ from sqlalchemy import update
 from outerloop.controller.evidence import verify
 from outerloop.controller.rebuild import rebuild
 from outerloop.job.layout import OUT
-from outerloop.record.models import Attempt, Event, Slot
+from outerloop.record.models import Attempt, Event, Measure, Slot
 from outerloop.slots import SlotDirectory
 from tests.controller_rig.trainings import TrainingWorld
 from tests.e2e.test_crash_points import TABLES, points_of
@@ -55,12 +55,14 @@ def test_status_says_how_far_running_tasks_are_and_survives_what_they_wrote(worl
             session.execute(update(Attempt).values(slurm_state="running"))
     finally:
         deployment.close()
-    for slot, text in zip(
-        sorted(world.rows(Slot), key=lambda slot: slot.id),
+    slots = {slot.id: slot for slot in world.rows(Slot)}
+    for measure, text in zip(
+        sorted(world.rows(Measure), key=lambda measure: measure.role),
         ('{"schema": 1, "kind": "training", "state": "running", "step": 45}', '{"schema": 1, "kind": "tra'),
         strict=True,
     ):
-        folder = SlotDirectory(world.state.slot(slot.digest), slot.digest).logs(1, 0) / OUT
+        digest = slots[measure.slot_id].digest
+        folder = SlotDirectory(world.state.slot(digest), digest).logs(1, 0) / OUT
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(text)
     told = world.cli("status")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outerloop.job import layout, scratch
+from outerloop.job import layout, process, scratch
 from outerloop.job.process import TURN_SECONDS, Clock, Signals
 from tests.unit.job.rig import Rig, Slot, until
 from tests.unit.job.test_hostile import alive
@@ -185,6 +186,42 @@ def test_kill_9_of_the_wrapper_ends_the_command_too(rig: Rig, isolation: str) ->
 
 def safe(marker: str) -> list[int]:
     return [pid for pid in alive(marker) if Path(f"/proc/{pid}/cmdline").exists()]
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bwrap")
+def test_kill_9_while_the_sandbox_is_being_made_starts_no_command() -> None:
+    """bwrap's processes ask to be killed with their parents; one whose parent died before it asked must not go on."""
+    chance = random.Random(11)
+    script = "import time; time.sleep(600)"
+    for number in range(24):
+        marker = f"orphan-{os.urandom(8).hex()}"
+        command = process.behind_gate(["/usr/bin/python3", "-c", script, marker])
+        argv = [
+            str(shutil.which("bwrap")),
+            "--die-with-parent",
+            "--unshare-pid",
+            "--unshare-net",
+            "--ro-bind",
+            "/",
+            "/",
+        ]
+        wrapper = os.fork()
+        if wrapper == 0:
+            try:
+                quiet = os.open(os.devnull, os.O_RDWR)
+                pump = process._Pump(quiet)
+                gate = pump.gate()
+                process.start(
+                    [*argv, "--proc", "/proc", "--dev", "/dev", "--", *command], {}, "/", (quiet, quiet), (), gate
+                )
+                os.close(gate)
+                end = time.monotonic() + chance.uniform(0.0, 0.003 * number)
+                while time.monotonic() < end:
+                    pump.turn(0.001)
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(wrapper, 0)
+        until(lambda own=marker: not alive(own), "nothing is left")
 
 
 def test_kill_9_at_any_moment_leaves_nothing_half_done(rig: Rig) -> None:
