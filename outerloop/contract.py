@@ -93,7 +93,7 @@ class UnknownBenchmarkError(ContractError):
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class RegressionSpec(_Table):

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -25,12 +25,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from outerloop.compute.protocol import Lane
 from outerloop.problems import Problem, nearest, render, suggestion, translate
@@ -100,41 +100,26 @@ def _reading(data: Mapping[str, Any]) -> Iterator[None]:
         _file.reset(token)
 
 
-class _EnvironmentSource(PydanticBaseSettingsSource):
+def _environment(known: Container[str]) -> dict[str, Any]:
     """OUTERLOOP_A__B=text -> {"a": {"b": "text"}}; pydantic turns the text into what the field is.
 
-    Our own because a value is never JSON here: a list of options is what a shell would make of the text.
+    A value is never JSON here: a list of options is what a shell would make of the text.
     """
-
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        data: dict[str, Any] = {}
-        for variable, value in sorted(os.environ.items()):
-            if not variable.startswith(_PREFIX) or not value or variable == CONFIG_VARIABLE:
-                continue
-            *tables, last = variable.removeprefix(_PREFIX).lower().split("__")
-            if (tables or [last])[0] not in self.settings_cls.model_fields:
-                continue
-            here = data
-            for table in tables:
-                inner = here.setdefault(table, {})
-                if not isinstance(inner, dict):  # OUTERLOOP_SLURM=x beside OUTERLOOP_SLURM__USER=y
-                    inner = here[table] = {}
-                here = inner
-            here[last] = value
-        return data
-
-
-class _FileSource(PydanticBaseSettingsSource):
-    """The parsed file, below the environment. Empty when Settings is built without `load`."""
-
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return dict(_file.get() or {})
+    data: dict[str, Any] = {}
+    for variable, value in sorted(os.environ.items()):
+        if not variable.startswith(_PREFIX) or not value or variable == CONFIG_VARIABLE:
+            continue
+        *tables, last = variable.removeprefix(_PREFIX).lower().split("__")
+        if (tables or [last])[0] not in known:
+            continue
+        here = data
+        for table in tables:
+            inner = here.setdefault(table, {})
+            if not isinstance(inner, dict):  # OUTERLOOP_SLURM=x beside OUTERLOOP_SLURM__USER=y
+                inner = here[table] = {}
+            here = inner
+        here[last] = value
+    return data
 
 
 _LANE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
@@ -172,14 +157,10 @@ def _wake_lane_problem(name: Any, lanes: Any) -> str | None:
     return f'there is no lane "{name}"; {suggestion(name, lanes)}'
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Everything that a deployment decides. Build it with `Settings.load()`; frozen."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid",
-        frozen=True,
-        validate_default=True,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, defer_build=True)
 
     state: LocalPath = Field(
         default_factory=lambda: home() / "outerloop",
@@ -224,16 +205,10 @@ class Settings(BaseSettings):
         default_factory=ServiceSettings, description='Who may submit to this service, and what (mode = "service").'
     )
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, _EnvironmentSource(settings_cls), _FileSource(settings_cls)
+    def __init__(self, **values: Any) -> None:
+        """`values` on top of the environment, on top of the file that `load` is reading. Raises ValidationError."""
+        # pydantic-settings does this, too; importing it costs a wake job a tenth of its time.
+        super().__init__(**merged(merged(_file.get() or {}, _environment(type(self).model_fields)), values))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -376,7 +351,7 @@ def _located(detail: Any, parsed: ParsedToml, model: type[BaseModel]) -> Problem
     return Problem(parsed.lines.line(key), key, message)
 
 
-def _stray_variables(model: type[BaseSettings]) -> list[Problem]:
+def _stray_variables(model: type[BaseModel]) -> list[Problem]:
     """OUTERLOOP_* variables that nearly name a setting. Others are left alone: jobs and tests have their own."""
     problems = []
     for variable in sorted(os.environ):

@@ -173,7 +173,7 @@ def bounded(value: Any) -> Any:
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, defer_build=True)
 
     _bounded = field_validator("*", mode="after")(bounded)
 

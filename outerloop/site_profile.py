@@ -42,7 +42,7 @@ SHIPPED = _shipped()
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class SiteFacts(_Table):

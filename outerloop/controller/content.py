@@ -9,9 +9,10 @@ import hashlib
 import os
 from pathlib import Path
 
+from outerloop.controller.request import Execution
 from outerloop.plain_files import open_plain
 
-__all__ = ["content_digest", "content_stamp"]
+__all__ = ["changed_image", "content_digest", "content_stamp"]
 
 _BLOCK = 1 << 20
 _cache: dict[tuple[str, int, int, int], str] = {}
@@ -65,3 +66,19 @@ def content_stamp(path: Path) -> str:
         relative = os.fsencode(item.relative_to(path))
         stamp.update(relative + f"\0{facts.st_ino} {facts.st_size} {facts.st_mtime_ns}\0".encode())
     return stamp.hexdigest()
+
+
+def changed_image(execution: Execution) -> str:
+    """Why the image is not the one that was submitted, "" while it is. Reads it only when its stamp has changed."""
+    if not execution.image_path or not execution.image_stamp:
+        return ""
+    path = Path(execution.image_path)
+    try:
+        if content_stamp(path) == execution.image_stamp or content_digest(path) == execution.image_digest:
+            return ""
+    except OSError as error:
+        return f"image {path} can't be read: {error.strerror or error}"
+    return (
+        f"image {path} was changed after the climb was submitted, so what is measured now would not compare with what"
+        " was measured before; put the old one back and `outerloop retry`, or cancel and ask again"
+    )

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session
 
+from outerloop.controller.content import changed_image
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.interest import drop_interest
 from outerloop.controller.ledger import PAUSED, Ledger, LedgerEvent, effective_cancel, fold_events, paused
 from outerloop.controller.request import Execution
-from outerloop.controller.submit import changed_image
 from outerloop.dispatch.arrays import awaited_jobs, with_arrays
 from outerloop.dispatch.budget import Budget
 from outerloop.dispatch.settle import OpenAttempt, fold_attempts, live_attempts, open_attempts

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
@@ -29,12 +29,14 @@ from outerloop.contract import CONTRACT_FILE, MAX_BYTES, Benchmark, Contract, pa
 from outerloop.controller.git import Mirror
 from outerloop.controller.ledger import LedgerEvent
 from outerloop.controller.request import ClimbRequest, fresh_seed
-from outerloop.controller.training_request import Request
 from outerloop.controller.work import Work, environment_work, measure_work
 from outerloop.dispatch.context import Context
 from outerloop.record.models import Attempt, Measure, Slot
 from outerloop.record.store import LeaseHandle
 from outerloop.slots import Result, StateRoot
+
+if TYPE_CHECKING:
+    from outerloop.controller.training_request import Request
 
 __all__ = [
     "ENVIRONMENT_ROLES",

@@ -21,7 +21,7 @@ RUN_ID_DIGITS = 10
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class InputFile(_Frozen):
@@ -84,7 +84,7 @@ class ClimbRequest(_Frozen):
     gpu_hours: float | None = None
     runs_per_week: int | None = None
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)

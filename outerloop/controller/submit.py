@@ -45,7 +45,6 @@ from outerloop.slots.files import publish, read_json, replace
 __all__ = [
     "Prepared",
     "Refusal",
-    "changed_image",
     "checks_problem",
     "enqueue",
     "executions",
@@ -302,22 +301,6 @@ def _input(repo: Repository, path: str, digest: str, *, hidden: bool) -> InputFi
     if digest != "content" and digest.removeprefix("sha256:") != found:
         raise Refusal(f"input {path} has the content sha256:{found}, the contract says {digest}")
     return InputFile(path=path, source=str(source.resolve()), digest=found, hidden=hidden)
-
-
-def changed_image(execution: Execution) -> str:
-    """Why the image is not the one that was submitted, "" while it is. Reads it only when its stamp has changed."""
-    if not execution.image_path or not execution.image_stamp:
-        return ""
-    path = Path(execution.image_path)
-    try:
-        if content_stamp(path) == execution.image_stamp or content_digest(path) == execution.image_digest:
-            return ""
-    except OSError as error:
-        return f"image {path} can't be read: {error.strerror or error}"
-    return (
-        f"image {path} was changed after the climb was submitted, so what is measured now would not compare with what"
-        " was measured before; put the old one back and `outerloop retry`, or cancel and ask again"
-    )
 
 
 # -- taking it

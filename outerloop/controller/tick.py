@@ -15,18 +15,15 @@ import traceback
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from outerloop.controller.advance import Advanced, advance
-from outerloop.controller.campaign_request import CampaignRequest
 from outerloop.controller.campaign_watch import changed
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.interest import cancel_unwanted
-from outerloop.controller.submit import import_inbox
-from outerloop.controller.training_request import Request
 from outerloop.dispatch.live import note_moves, survey
 from outerloop.dispatch.settle import fold_attempts
 from outerloop.dispatch.submit import recover_intents
@@ -34,6 +31,9 @@ from outerloop.dispatch.wakes import fold_wakes
 from outerloop.record.models import Attempt, Await, Heartbeat, Run, Wake
 from outerloop.record.store import RecordUnavailable
 from outerloop.slots.files import append_marker
+
+if TYPE_CHECKING:
+    from outerloop.controller.training_request import Request
 
 __all__ = ["TickReport", "advance_when_due", "dry_tick", "ring_doorbell", "tick", "wake"]
 
@@ -82,6 +82,9 @@ def tick(deployment: Deployment) -> TickReport:
 
     Raises RecordUnavailable and OSError (disk full); whatever was committed before stays.
     """
+    # Not above: a wake, which must be quick, takes in no requests.
+    from outerloop.controller.submit import import_inbox
+
     report = TickReport()
     started = time.monotonic()
     with deployment.record.tick_lock() as mine:
@@ -112,7 +115,7 @@ def tick(deployment: Deployment) -> TickReport:
 def _asked_again(deployment: Deployment, request: Request) -> None:
     """A campaign that was submitted once more while the record was away: its setting may be another one. Raises
     Refusal."""
-    if isinstance(request, CampaignRequest):
+    if request.kind == "campaign":
         from outerloop.controller.submit_campaign import change_setting
 
         if change_setting(deployment, request.id, request.setting):

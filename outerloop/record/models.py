@@ -17,8 +17,7 @@ Rules kept by the database:
 * a pinned slot carries its attempt; a settled attempt its outcome; an ended run its verdict.
 """
 
-from __future__ import annotations
-
+# No annotations from __future__: SQLAlchemy would have to compile each of these texts in every process that starts.
 from datetime import datetime
 from typing import Any
 
