@@ -209,22 +209,24 @@ def _read_tasks(path: Path) -> tuple[dict[str, Any], ...]:
 def _expected(path: Path, chosen: str | None) -> Expected | None:
     """What the report says of the chosen candidate; None for a strategy plan, which says nothing of memory or time."""
     from outerloop.controller.training_request import Expected
-    from outerloop.planner import PlanReport, figure_fields
+    from outerloop.planner import Estimate, PlanReport, figure_fields
 
     data = json_text(path)
     if "candidates" not in data:
         return None
     plan: PlanReport = PlanReport.model_validate(data)
     candidate = plan.candidate(chosen or str(plan.selected))
-    layout = figure_fields(candidate, plan.request)
-    if layout is None:
-        return None
-    rate = candidate.tokens_per_second_per_gpu
+
+    def central(estimate: Estimate | None) -> float | None:
+        return None if estimate is None else estimate.central
+
     return Expected(
-        layout=layout,
-        peak_memory_gb=candidate.memory.central if candidate.memory else None,
-        tokens_per_second_per_gpu=rate.central if rate else None,
-        hours=candidate.time_hours.central if candidate.time_hours else None,
+        layout=figure_fields(candidate, plan.request) or {"candidate": candidate.name},
+        work=plan.request.workload.kind,
+        peak_memory_gb=central(candidate.memory),
+        tokens_per_second_per_gpu=central(candidate.tokens_per_second_per_gpu),
+        host_memory_gb=central(candidate.host_memory),
+        hours=central(candidate.time_hours),
     )
 
 

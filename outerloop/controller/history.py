@@ -128,7 +128,9 @@ class PlannedTraining:
     state: str
     verdict: str | None
     created_at: datetime
+    ended_at: datetime | None
     expected: Mapping[str, Any]
+    """`training_request.Expected` as JSON, with the fields of its layout beside the others."""
     reports: Mapping[str, Mapping[str, Any]]
 
 
@@ -367,11 +369,20 @@ def planned_trainings(record: Record, *, limit: int = 100) -> tuple[PlannedTrain
     """Trainings with the planner's word of what to expect, newest first."""
     with record.reading() as session:
         found = session.execute(
-            select(Run.id, Run.benchmark, Run.target, Run.state, Run.verdict, Run.created_at, Run.request["expected"])
+            select(
+                Run.id,
+                Run.benchmark,
+                Run.target,
+                Run.state,
+                Run.verdict,
+                Run.created_at,
+                Run.ended_at,
+                Run.request["expected"],
+            )
             .where(
                 Run.realm_id == realm_of(record),
                 Run.kind == "training",
-                Run.request["expected"]["candidate"].astext.is_not(None),
+                Run.request["expected"]["layout"]["candidate"].astext.is_not(None),
             )
             .order_by(Run.created_at.desc(), Run.id)
             .limit(limit)
@@ -385,7 +396,8 @@ def planned_trainings(record: Record, *, limit: int = 100) -> tuple[PlannedTrain
             state=row[3],
             verdict=row[4],
             created_at=row[5],
-            expected=row[6],
+            ended_at=row[6],
+            expected={**row[7]["layout"], **row[7]},
             reports=reports.get(row[0], {}),
         )
         for row in found

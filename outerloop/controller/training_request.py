@@ -37,10 +37,15 @@ class Expected(_Frozen):
     """What the planner said of the candidate that was launched; names the layout of measured figures."""
 
     layout: dict[str, Any]
-    """The fields of the planner's `MeasuredFigure` that name the layout."""
+    """The fields of the planner's `MeasuredFigure` that name the layout; of work that no figure describes only the
+    candidate's name."""
+    work: str = ""
+    """The kind of work that the plan is of."""
     peak_memory_gb: float | None = None
     """Central estimate for one GPU, like the next."""
     tokens_per_second_per_gpu: float | None = None
+    host_memory_gb: float | None = None
+    """Central estimate for one host."""
     hours: float | None = None
 
 

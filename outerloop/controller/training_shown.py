@@ -36,7 +36,9 @@ class TrainingFacts:
 
     def __init__(self, reader: Reads, view: RunView) -> None:
         request = view.request
-        self.expected: Mapping[str, Any] = request.get("expected") or {}
+        expected = request.get("expected") or {}
+        self.expected: Mapping[str, Any] = {**(expected.get("layout") or {}), **expected}
+        """What the planner said, the fields of its layout beside the others."""
         noted = next((event.body for event in view.events if event.kind == "facts"), None)
         self.reports: dict[str, Mapping[str, Any]] = {}
         if noted is not None:

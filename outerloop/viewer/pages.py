@@ -225,6 +225,7 @@ def _plans(looking: Looking) -> list[dict[str, Any]]:
             {
                 "role": role,
                 "peak_gb": _gb((facts.get("peak_memory_mb") or {}).get("reserved")),
+                "host_gb": _gb((facts.get("peak_memory_mb") or {}).get("rss")),
                 "step_seconds": (facts.get("step_seconds") or {}).get("median"),
                 "tokens_per_second": facts.get("tokens_per_second"),
                 "device": facts.get("device_name") or facts.get("device") or "",
@@ -243,7 +244,10 @@ def plans_page(request: Request) -> Response:
     with request.app.state.source.looking() as looking:
         plans = _plans(looking)
         figures = measured_figures(looking.record)
-    return page(request, "plans.html", plans=plans, figures=[figure.model_dump(mode="json") for figure in figures])
+        now = looking.record.now()
+    return page(
+        request, "plans.html", now=now, plans=plans, figures=[figure.model_dump(mode="json") for figure in figures]
+    )
 
 
 # ------------------------------------------------------------------------------------------------ JSON

@@ -63,6 +63,11 @@ def _took(seconds: float | None) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else age(seconds)
 
 
+def _brief(seconds: float) -> str:
+    """The time of a step: `0.77 ms`, `1.23 s`."""
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
 def _bytes(count: float | None) -> str:
     """Decimal units, as the rest of outerloop counts."""
     if count is None:
@@ -154,6 +159,7 @@ FILTERS: dict[str, Any] = {
     "breakable": _breakable,
     "took": _took,
     "blocks": _blocks,
+    "brief": _brief,
     "bytes": _bytes,
     "figure": _figure,
     "commit": _commit,

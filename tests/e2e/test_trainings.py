@@ -20,7 +20,7 @@ from outerloop.controller.rebuild import rebuild
 from outerloop.job.layout import OUT
 from outerloop.record.models import Attempt, Event, Measure, Slot
 from outerloop.slots import SlotDirectory
-from tests.controller_rig.trainings import TrainingWorld
+from tests.controller_rig.trainings import GPU_REPORT, TrainingWorld, reporting
 from tests.e2e.test_crash_points import TABLES, points_of
 from tests.postgres.conftest import _execute
 
@@ -333,21 +333,6 @@ def test_the_tick_that_ends_it_killed_at_every_point(worlds: Callable[[], Traini
 
 # -- facts and figures
 
-REPORT = {
-    "schema": 1,
-    "kind": "training",
-    "state": "finished",
-    "step": 99,
-    "world_size": 8,
-    "device": "cuda:0",
-    "device_name": "NVIDIA H100 80GB HBM3",
-    "torch": "2.13.0",
-    "step_seconds": {"count": 98, "median": 0.5, "p90": 0.6, "max": 0.9},
-    "tokens_per_second": 80_000.0,
-    "samples_per_second": 39.0,
-    "peak_memory_mb": {"device": 60_000.0, "reserved": 64_000.0, "rss": 9_000.0},
-    "checkpoint": {"count": 3, "failed": 0, "last_step": 99, "seconds_median": 2.0, "seconds_max": 3.0, "bytes": 1000},
-}
 ASKED = ("--model", "llama-3.1-8b", "--gpus", "8xH100", "--sequence", "2048", "--lora", "--tokens", "1e8")
 
 
@@ -357,26 +342,11 @@ def planned(world: TrainingWorld) -> tuple[str, dict[str, Any]]:
     return str(path), json.loads(path.read_text())
 
 
-def reporting(world: TrainingWorld, report: dict[str, Any]) -> str:
-    """A stand-in for torchrun that writes a run.json as outerloop.torch would on GPUs, which this machine lacks."""
-    tools = world.folder / "tools"
-    tools.mkdir(exist_ok=True)
-    (tools / "report.json").write_text(json.dumps(report))
-    program = tools / "torchrun"
-    program.write_text(f'#!/bin/sh\ncp {tools}/report.json "$OUTERLOOP_OUTPUT_DIR/run.json"\n')
-    program.chmod(0o755)
-    config = world.folder / "config.toml"
-    prologue = f"export PATH={tools}:$PATH CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"
-    lane = f"[lanes.gpu]\ngpu_flag = \"none\"\nextra = ['--gpus=1']\nprologue = '{prologue}'\n"
-    config.write_text(config.read_text() + lane)
-    return str(tools)
-
-
 def test_what_a_run_measured_becomes_a_figure_of_the_next_plan(world: TrainingWorld) -> None:
     path, before = planned(world)
     chosen = next(c for c in before["candidates"] if c["name"] == before["selected"])
     ranks = chosen["workers"]
-    tools = reporting(world, {**REPORT, "world_size": ranks})
+    tools = reporting(world, {**GPU_REPORT, "world_size": ranks})
     run_id = world.train(path, command=("python", "train.py"))
     world.ticks_until_rest()
     assert ended(world, run_id) == ("finished", ""), tools
@@ -403,7 +373,7 @@ def test_a_report_from_other_hardware_or_without_numbers_is_no_figure(
     world: TrainingWorld, change: dict[str, Any]
 ) -> None:
     path, before = planned(world)
-    reporting(world, REPORT | change)
+    reporting(world, GPU_REPORT | change)
     run_id = world.train(path, command=("python", "train.py"))
     world.ticks_until_rest()
     assert ended(world, run_id) == ("finished", "")

@@ -1,6 +1,7 @@
 """A record that real runs filled: the controller, the job wrapper, git and Postgres are the real ones.
 
-Covered: verdicts of each kind, a champion, a training with curves, ranks and checkpoints, a campaign of two generations
+Covered: verdicts of each kind, a champion, a training with curves, ranks and checkpoints, a planned sweep, a planned
+fine-tune whose torchrun is a stand-in that reports what GPUs would (there are none here), a campaign of two generations
 (its first champion was luck) with teacher, ensemble and packages, runs that wait. The cluster is the rig's, made of
 files, so that a test says when jobs run.
 """
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tests.controller_rig.campaigns import CampaignWorld
-from tests.controller_rig.trainings import TrainingWorld
+from tests.controller_rig.trainings import GPU_REPORT, TrainingWorld, reporting
 
 TRAINING = """\
 import torch
@@ -54,11 +55,39 @@ def fill(world: CampaignWorld) -> dict[str, str]:
     runs["best"] = world.submit("best", base=None)
     plan = world.plan("fit", family="local_process", command=[sys.executable, "train.py"])
     runs["training"] = world.train(plan)
+    plans(world, runs)
     campaign(world)
     runs["campaign"] = world.submit_campaign()
     world.ticks_until_rest(60)
     runs["waiting"] = world.submit("later")
     return runs
+
+
+SWEEP = """\
+[workload]
+kind = "independent_tasks"
+tasks = 3
+task_minutes = 0.1
+
+[resources]
+cores_per_host = 8
+"""
+
+
+def plans(world: CampaignWorld, runs: dict[str, str]) -> None:
+    """Trainings that plan reports launched."""
+    request = world.folder / "sweep.toml"
+    request.write_text(SWEEP)
+    tasks = world.folder / "tasks.jsonl"
+    tasks.write_text("".join(f'{{"lr": {lr}}}\n' for lr in (0.01, 0.1, 1)))
+    sweep = world.plan("sweep")
+    Path(sweep).write_text(world.cli("plan", str(request), "--json"))
+    runs["sweep"] = world.train(sweep, "--tasks", str(tasks), "--name", "sweep", command=("echo", "{lr}"))
+    reporting(world, GPU_REPORT)
+    tune = world.plan("tune")
+    asked = ("--model", "llama-3.1-8b", "--gpus", "8xH100", "--lora", "--tokens", "1e8", "--mode", "fastest")
+    Path(tune).write_text(world.cli("plan", *asked, "--json"))
+    runs["tune"] = world.train(tune, "--name", "tune", command=("python", "train.py"))
 
 
 CURVE = [[0.0, 0.9], [0.1, 0.4], [0.5, 0.1], [1.0, 0.0]]

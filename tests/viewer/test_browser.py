@@ -66,6 +66,7 @@ class Shown:
             "run-failed": f"/runs/{run['crash']}",
             "run-waiting": f"/runs/{run['waiting']}",
             "training": f"/runs/{run['training']}",
+            "training-planned": f"/runs/{run['tune']}",
             "logs": f"/runs/{run['crash']}/logs",
             "benchmarks": "/benchmarks",
             "benchmark": f"/benchmarks/{self.target}/speed",
@@ -131,9 +132,8 @@ def shown(pg_url: str, template_database: str, tmp_path_factory: pytest.TempPath
     runs = fill(world)
     became = verdicts(world, runs)
     expected = {"better": "accepted", "same": "rejected", "bigger": "rejected", "crash": "failed", "best": "accepted"}
-    assert became == {**expected, "training": "finished", "campaign": "finished", "waiting": "waiting"}, (
-        world.describe()
-    )
+    finished = dict.fromkeys(("training", "sweep", "tune", "campaign"), "finished")
+    assert became == {**expected, **finished, "waiting": "waiting"}, world.describe()
     source = Source(
         url=lambda: _database_url(pg_url, "browsed"), owner=account(), root=world.state, cadence_seconds=300.0
     )
@@ -261,6 +261,30 @@ def test_the_keyboard_is_enough(shown: Shown) -> None:
                 break
         else:
             pytest.fail("the log cannot be reached by keyboard, so it cannot be scrolled")
+
+
+def test_plans_stand_beside_what_was_measured(shown: Shown) -> None:
+    with shown.page() as page:
+        shown.open(page, "/plans")
+        told = page.locator("main").inner_text()
+        tune, sweep = (
+            page.locator("tbody tr", has=page.locator(f"a[href='/runs/{shown.runs[name]}']")).inner_text()
+            for name in ("tune", "sweep")
+        )
+        assert "llama-3.1-8b" in tune and "64 GB" in tune and "500 ms" in tune and "finished" in tune, tune
+        assert "lease_tasks_x" in sweep and "independent tasks" in sweep, sweep
+        assert "What the planner learned from them" in told and f"run {shown.runs['tune']}" in told
+    reports = {"tune": "Run ", "sweep": "Run lease_tasks_x"}
+    for name, heading in reports.items():
+        with served(folder_app(recognised(shown.world.folder / f"{name}.json"))) as asking:
+            for width, scheme in ((1280, "light"), (400, "dark")):
+                with shown.page(width=width, scheme=scheme) as page:
+                    answer = page.goto(f"http://127.0.0.1:{asking.address.port}/", wait_until="load")
+                    assert answer is not None and answer.status == 200
+                    page.screenshot(path=shown.shots / f"plan-{name}-{width}-{scheme}.png", full_page=True)
+                    assert page.locator("h1").inner_text().startswith(heading)
+                    assert page.evaluate("document.documentElement.scrollWidth") <= width
+                    assert page.evaluate((Path(__file__).parent / "contrast.js").read_text(), CONTRAST) == []
 
 
 def test_tables_need_no_script(shown: Shown) -> None:
