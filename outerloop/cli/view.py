@@ -98,8 +98,8 @@ def _demo(host: str, port: int, token: bool, names: tuple[str, ...]) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _leave)  # so that the temporary record goes, too
         try:
-            with opened_recording(RECORDING) as deployment:
-                app = record_app(demo_source(deployment))
+            with opened_recording(RECORDING) as recorded:
+                app = record_app(demo_source(recorded))
                 serve(app, address, ready=lambda url: _say(url, address, "recorded runs"))
         except BadRecording as error:
             raise CliError(str(error)) from error

@@ -1,8 +1,9 @@
 """A recorded deployment, opened in a temporary folder: its state folder unpacked, its record made anew from it.
 
 Covered: `outerloop view --demo`, which shows real runs of another time without a cluster. The record is folded from the
-files by the same code as `outerloop db rebuild`, so a recording outlives changes of the tables. Not covered: making a
-recording (docs/tutorial/record_demo.py).
+files by the same code as `outerloop db rebuild`, so a recording outlives changes of the tables. Its database's clock
+stands where the recording ended, so that "2 min ago" and the chart of 30 days are in ten years what they were then. Not
+covered: making a recording (docs/tutorial/record_demo.py).
 """
 
 from __future__ import annotations
@@ -13,26 +14,47 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from sqlalchemy import create_engine, func, make_url, select, text
+
 from outerloop.controller.deployment import Deployment, open_deployment
+from outerloop.controller.deployment import database_url as url_of
 from outerloop.controller.rebuild import rebuild
 from outerloop.record import embedded
+from outerloop.record.models import Run
 from outerloop.record.server.processes import alive
 from outerloop.settings import Settings
 from outerloop.slots import StateRoot
 
-__all__ = ["BadRecording", "opened_recording"]
+__all__ = ["BadRecording", "Recorded", "opened_recording"]
 
 PREFIX = "outerloop-demo-"
+CLOCK = "outerloop_recorded_clock"
+"""The schema of a recording's own now() and clock_timestamp()."""
+LOOKED_AFTER = timedelta(minutes=1)
+"""The clock stands so long after the last verdict."""
 
 
 class BadRecording(ValueError):
     """A recording can't be shown."""
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """An opened recording."""
+
+    deployment: Deployment
+    url: str
+    """Of its database, with the clock that stands."""
+    now: datetime
+    """Where the clock stands."""
+
+
 @contextlib.contextmanager
-def opened_recording(archive: Path, *, database_url: str = "") -> Iterator[Deployment]:
+def opened_recording(archive: Path, *, database_url: str = "") -> Iterator[Recorded]:
     """The recorded deployment, for reading; everything made for it is gone afterwards. Without the URL
     of an empty database a server of its own is started.
 
@@ -50,11 +72,35 @@ def opened_recording(archive: Path, *, database_url: str = "") -> Iterator[Deplo
             made = rebuild(deployment.context)
             if made.problems or not made.runs:
                 raise BadRecording(f"{archive} is no whole recording: {'; '.join(made.problems) or 'it has no run'}")
-            yield deployment
+            yield _stopped(deployment, url_of(settings, deployment.root, start=False))
         finally:
             deployment.close()
     finally:
         _remove(folder)
+
+
+def _stopped(deployment: Deployment, url: str) -> Recorded:
+    """The same with a clock that stands. Functions of a schema that the search path names before pg_catalog are taken
+    before the built-in ones (PostgreSQL manual, "Schemas"). The database is the recording's own."""
+    with deployment.record.reading() as session:
+        ended = session.scalar(select(func.max(func.coalesce(Run.ended_at, Run.created_at))))
+    assert ended is not None  # there are runs
+    now: datetime = ended + LOOKED_AFTER
+    engine = create_engine(url)
+    try:
+        with engine.begin() as connection:
+            connection.execute(text(f"create schema if not exists {CLOCK}"))
+            for name in ("now", "clock_timestamp"):
+                body = f"select '{now.isoformat()}'::timestamptz"
+                connection.execute(
+                    text(f"create or replace function {CLOCK}.{name}() returns timestamptz language sql as $${body}$$")
+                )
+    finally:
+        engine.dispose()
+    made = make_url(url)
+    options = " ".join([str(made.query.get("options", "")), f"-csearch_path={CLOCK},pg_catalog,public"]).strip()
+    stopped = made.update_query_dict({"options": options}).render_as_string(hide_password=False)
+    return Recorded(deployment, stopped, now)
 
 
 def _unpack(archive: Path, state: Path) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outerloop.controller.deployment import Deployment, account, database_url
+from outerloop.controller.deployment import account
+from outerloop.controller.recording import Recorded
 from outerloop.viewer.source import Source
 
 __all__ = ["RECORDING", "demo_source"]
@@ -16,12 +17,13 @@ __all__ = ["RECORDING", "demo_source"]
 RECORDING = Path(__file__).parent / "recorded" / "demo.tar.xz"
 
 
-def demo_source(deployment: Deployment) -> Source:
-    """The pages' source of a deployment that was opened for reading."""
+def demo_source(recorded: Recorded) -> Source:
+    """The pages' source of an opened recording."""
+    deployment = recorded.deployment
     return Source(
-        url=lambda: database_url(deployment.settings, deployment.root, start=False),
+        url=lambda: recorded.url,
         owner=account(),
         root=deployment.root,
         cadence_seconds=deployment.settings.wake.cadence_seconds,
-        note="recorded runs, shown as they ended",
+        note=f"recorded runs; the clock of these pages stands at {recorded.now:%Y-%m-%d %H:%M} UTC, as they ended",
     )

@@ -134,9 +134,11 @@ def benchmarks_page(request: Request) -> Response:
     text = request.query_params.get("text", "")
     with request.app.state.source.looking() as looking:
         lines, total = history.benchmark_lines(looking.record, text=text, limit=limit, offset=offset)
+        now = looking.record.now()
     return page(
         request,
         "benchmarks.html",
+        now=now,
         live=offset == 0,
         lines=lines,
         text=text,

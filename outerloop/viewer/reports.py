@@ -113,13 +113,14 @@ class Training:
         return not (self.report or self.series or self.ranks or self.checkpoints)
 
 
-def read_slot(directory: SlotDirectory) -> Training:
-    """The training of one slot, over all attempts and restarts. Raises nothing for what is torn or missing."""
+def read_slot(directory: SlotDirectory, now: datetime | None = None) -> Training:
+    """The training of one slot, over all attempts and restarts; beats are as old as they are at `now`, by default this
+    machine's. Raises nothing for what is torn or missing."""
     outputs = []
     for n in directory.attempt_numbers():
         for restart in _restarts(directory.attempt(n)):
             outputs.append(directory.logs(n, restart) / layout.OUT)
-    return read_outputs(outputs[-MOST_STARTS:], directory.path / layout.STATE, directory.path)
+    return read_outputs(outputs[-MOST_STARTS:], directory.path / layout.STATE, directory.path, now)
 
 
 def _restarts(attempt: Path) -> list[int]:
@@ -130,7 +131,7 @@ def _restarts(attempt: Path) -> list[int]:
     return sorted(int(name[1:]) for name in names if name[:1] == "r" and name[1:].isdecimal() and len(name) < 8)
 
 
-def read_outputs(outputs: Iterable[Path], state: Path, root: Path) -> Training:
+def read_outputs(outputs: Iterable[Path], state: Path, root: Path, now: datetime | None = None) -> Training:
     """The training whose starts wrote into these folders, in order, and saved into `state`; nothing outside `root` is
     read."""
     rows: list[dict[str, Any]] = []
@@ -142,7 +143,7 @@ def read_outputs(outputs: Iterable[Path], state: Path, root: Path) -> Training:
         skipped, cut = skipped + torn, cut or was_cut
         rows += found
         body = _report(folder / REPORT, root)
-        beats = _ranks(folder / RANKS, root)
+        beats = _ranks(folder / RANKS, root, (now or datetime.now(UTC)).timestamp())
         report, ranks = body or report, beats or ranks
         starts += bool(found or body or beats)
     return Training(
@@ -243,12 +244,11 @@ def _thinned(name: str, curve: dict[float, float | None]) -> Series:
     )
 
 
-def _ranks(folder: Path, root: Path) -> tuple[Rank, ...]:
+def _ranks(folder: Path, root: Path, now: float) -> tuple[Rank, ...]:
     try:
         names = [entry.name for entry in folder.iterdir() if _RANK.fullmatch(entry.name)]
     except OSError:
         return ()
-    now = datetime.now(UTC).timestamp()
     found = []
     for name in names[:MOST_RANKS]:
         body = _object(folder / name, root)

@@ -129,7 +129,7 @@ def _training(looking: Looking, view: RunView, role: str) -> tuple[MeasureView |
         chosen = sorted(ran, key=lambda m: m.side != "candidate")[:8]
     found = Training()
     for measure in chosen:
-        found = read_slot(SlotDirectory(looking.root.slot(measure.slot), measure.slot))
+        found = read_slot(SlotDirectory(looking.root.slot(measure.slot), measure.slot), view.now)
         if not found.empty:
             return measure, found
     return (chosen[0] if chosen else None), found

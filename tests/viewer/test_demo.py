@@ -15,6 +15,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -66,15 +67,23 @@ def test_the_recording_is_small_and_names_no_place_of_its_makers() -> None:
 
 def test_every_page_of_the_demo(database: str) -> None:
     with (
-        opened_recording(RECORDING, database_url=database) as deployment,
-        served(record_app(demo_source(deployment))) as asking,
+        opened_recording(RECORDING, database_url=database) as recorded,
+        served(record_app(demo_source(recorded))) as asking,
     ):
-        folder = deployment.root.path
+        folder = recorded.deployment.root.path
+        clock = f"the clock of these pages stands at {recorded.now:%Y-%m-%d %H:%M} UTC"
         runs = asking.get("/api/runs").json["runs"]
         assert {run["kind"] for run in runs} == {"climb", "training", "campaign"}
         assert {run["verdict"] for run in runs} == {"accepted", "rejected", "failed", "finished"}
         for path in ("/", "/runs", "/benchmarks", "/campaigns", "/trainings", "/queue", "/plans"):
-            assert "recorded runs" in harmless_page(asking, path).text, path
+            assert clock in harmless_page(asking, path).text, path
+        ended = [datetime.fromisoformat(run["ended_at"]) for run in runs]
+        assert asking.get("/api/runs").json["now"] == recorded.now.isoformat()
+        assert timedelta(0) < recorded.now - max(ended) < timedelta(minutes=2)
+        # However old the recording gets, its chart is full and nothing is said to be late.
+        days = asking.get("/api/charts/days").json["data"]
+        assert sum(sum(trace["y"]) for trace in days) == len(runs)
+        assert "1 min ago" in harmless_page(asking, "/").text and " d ago" not in harmless_page(asking, "/").text
         for run in runs:
             page = harmless_page(asking, f"/runs/{run['id']}")
             assert run["sentence"] in " ".join(page.text.split())
