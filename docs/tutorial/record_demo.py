@@ -24,14 +24,17 @@ import demo_campaign
 from demo import TOP, Outerloop, fresh, write_config
 
 OUTPUT = TOP / "outerloop" / "viewer" / "recorded" / "demo.tar.xz"
-PLANS = {
-    "ddp": {"family": "ddp", "command": ["python", "train.py", "--epochs", "10"], "nodes": 1, "processes_per_node": 2},
-    "sweep": {
-        "family": "lease_tasks",
-        "command": ["python", "train.py", "--lr", "{lr}", "--epochs", "6"],
-        "tasks": [{"lr": lr} for lr in (0.005, 0.05, 0.5)],
-    },
-}
+DDP = {"family": "ddp", "command": ["python", "train.py", "--epochs", "10"], "nodes": 1, "processes_per_node": 2}
+SWEEP = """\
+[workload]
+kind = "independent_tasks"
+tasks = 3
+task_minutes = 0.5
+
+[resources]
+cores_per_host = 8
+"""
+RATES = (0.005, 0.05, 0.5)
 PATIENCE_SECONDS = 600.0
 MOST_BYTES = 256 << 10
 """Of a log, a spec, a result."""
@@ -67,16 +70,28 @@ def record(folder: Path, outerloop: Outerloop) -> None:
     shutil.copytree(demo.HERE / "training", outerloop.target)
     for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "A training over scanned digits"]):
         subprocess.run([*demo_campaign.GIT, *words], cwd=outerloop.target, check=True)
-    for name, plan in PLANS.items():
-        path = folder / f"{name}.json"
-        path.write_text(json.dumps(plan))
-        run = outerloop.json("submit", "training", str(path))["run"]
-        print(f"{name}: {wait(outerloop, run)}")
+    path = folder / "ddp.json"
+    path.write_text(json.dumps(DDP))
+    run = outerloop.json("submit", "training", str(path), "--name", "ddp")["run"]
+    print(f"ddp: {wait(outerloop, run)}")
+    sweep(folder, outerloop)
     outerloop.target = folder / "campaign"
     demo_campaign.build(outerloop.target, None)
     outerloop.run("submit", "campaign", "digits.toml")
     if not demo_campaign.wait(outerloop):
         raise SystemExit("the campaign has not ended")
+
+
+def sweep(folder: Path, outerloop: Outerloop) -> None:
+    """A task array that a plan report launched, so that there is an estimate beside what was measured."""
+    request, report, tasks = folder / "sweep.toml", folder / "sweep.json", folder / "tasks.jsonl"
+    request.write_text(SWEEP)
+    report.write_text(outerloop.run("plan", str(request), "--json").stdout)
+    tasks.write_text("".join(f'{{"lr": {rate}}}\n' for rate in RATES))
+    command = ["--", "python", "train.py", "--lr", "{lr}", "--epochs", "6"]
+    options = ["--tasks", str(tasks), "--name", "sweep", "--json"]
+    run = json.loads(outerloop.run("submit", "training", str(report), *options, *command).stdout)["run"]
+    print(f"sweep: {wait(outerloop, run)}")
 
 
 def wait(outerloop: Outerloop, run: str) -> str:

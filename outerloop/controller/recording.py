@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import create_engine, func, make_url, select, text
+from sqlalchemy import func, make_url, select, text
 
 from outerloop.controller.deployment import Deployment, open_deployment
 from outerloop.controller.deployment import database_url as url_of
@@ -86,20 +86,16 @@ def _stopped(deployment: Deployment, url: str) -> Recorded:
         ended = session.scalar(select(func.max(func.coalesce(Run.ended_at, Run.created_at))))
     assert ended is not None  # there are runs
     now: datetime = ended + LOOKED_AFTER
-    engine = create_engine(url)
-    try:
-        with engine.begin() as connection:
-            connection.execute(text(f"create schema if not exists {CLOCK}"))
-            for name in ("now", "clock_timestamp"):
-                body = f"select '{now.isoformat()}'::timestamptz"
-                connection.execute(
-                    text(f"create or replace function {CLOCK}.{name}() returns timestamptz language sql as $${body}$$")
-                )
-    finally:
-        engine.dispose()
-    made = make_url(url)
-    options = " ".join([str(made.query.get("options", "")), f"-csearch_path={CLOCK},pg_catalog,public"]).strip()
-    stopped = made.update_query_dict({"options": options}).render_as_string(hide_password=False)
+    # Part of making the record anew; one that was killed before is thrown away whole.
+    with deployment.record.transaction("tx.rebuild") as session:
+        session.execute(text(f"create schema if not exists {CLOCK}"))
+        for name in ("now", "clock_timestamp"):
+            body = f"select '{now.isoformat()}'::timestamptz"
+            made = f"create or replace function {CLOCK}.{name}() returns timestamptz language sql as $${body}$$"
+            session.execute(text(made))
+    running = make_url(url)
+    options = " ".join([str(running.query.get("options", "")), f"-csearch_path={CLOCK},pg_catalog,public"]).strip()
+    stopped = running.update_query_dict({"options": options}).render_as_string(hide_password=False)
     return Recorded(deployment, stopped, now)
 
 
