@@ -29,10 +29,14 @@ demo-posttrain: venv        ## four entries to a post-training challenge on the 
 	bash .ci/setup posttrain
 	$(BIN)/python docs/tutorial/demo_posttrain.py
 
+# Tests wait for Slurm, so two processors have time for four. Compiled once: the tests start a thousand interpreters.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OUTERLOOP_REQUIRE_SLURM=1 OUTERLOOP_REQUIRE_BROWSER=1 \
+	  $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 test: venv                  ## everything, on a real Slurm and a real Postgres
 	bash .ci/setup test
 	$(MAKE) check
-	OUTERLOOP_REQUIRE_SLURM=1 OUTERLOOP_REQUIRE_BROWSER=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m compileall -q outerloop migrations
+	$(PYTEST)
 
 test-fast: venv             ## unit and property tests only
 	$(BIN)/python -m pytest tests/unit tests/property
@@ -42,8 +46,7 @@ SCHEDULES ?= 20000
 test-nightly: venv          ## everything, what takes long included, and 20,000 random schedules (hours)
 	bash .ci/setup test
 	$(BIN)/python -m tests.nightly --schedules $(SCHEDULES)
-	OUTERLOOP_NIGHTLY=1 OUTERLOOP_REQUIRE_SLURM=1 OUTERLOOP_REQUIRE_BROWSER=1 \
-	  $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OUTERLOOP_NIGHTLY=1 $(PYTEST)
 
 test-stranger: venv         ## the README's commands alone in a clean Debian, on a repository it does not know (root)
 	$(BIN)/python -m tests.stranger.first_verdict

@@ -139,8 +139,9 @@ def wait(outerloop: Outerloop, runs: dict[str, str]) -> None:
     last = ""
     ticked = started
     while time.monotonic() - started < PATIENCE_SECONDS:
-        shown = {name: outerloop.json("show", run) for name, run in runs.items()}
-        states = {name: str((item.get("run", item)).get("state")) for name, item in shown.items()}
+        # One command for all runs: on a small machine each takes a second from the jobs. What is not open has ended.
+        still = {run["id"]: run["state"] for group in outerloop.json("status")["groups"] for run in group["runs"]}
+        states = {name: str(still.get(run, "ended")) for name, run in runs.items()}
         line = ", ".join(f"{name} {state}" for name, state in states.items())
         if line != last:
             print(f"  {time.monotonic() - started:5.1f} s  {line}")

@@ -18,13 +18,14 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 from demo import TOP, Outerloop, fresh, sinfo_answers, write_config
 
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
 PATIENCE_SECONDS = 1800.0
-LOOK_SECONDS = 3.0
+LOOK_SECONDS = 5.0
 TICK_AFTER_SECONDS = 30.0
 """Wake jobs do everything here. Should they be lost, a tick does the rest, as cron would on a real site."""
 GIT = ["git", "-c", "user.name=demo", "-c", "user.email=demo@example.org"]
@@ -35,6 +36,7 @@ def main() -> int:
     options.add_argument("--dir", type=Path, default=TOP / ".demo-campaign", help="where everything goes")
     options.add_argument("--backend", choices=["auto", "slurm", "local"], default="auto")
     options.add_argument("--rounds", type=int, help="fewer rounds than digits.toml says")
+    options.add_argument("--only", metavar="NAME,NAME", help="fewer candidates than candidates.toml lists")
     arguments = options.parse_args()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # in step with what the programs print that it starts
@@ -51,7 +53,7 @@ def main() -> int:
     write_config(folder, backend, prologue=f"export PATH='{Path(sys.executable).parent}':$PATH")
     print(f"backend {backend}; everything lies in {folder}\n")
     print("1. The repository: configs/campaigns/digits.toml and its six commands")
-    build(folder / "target", arguments.rounds)
+    build(folder / "target", arguments.rounds, arguments.only.split(",") if arguments.only else None)
     print("\n2. The campaign is submitted; the command returns at once.")
     print("  $ outerloop submit campaign digits.toml")
     outerloop.run("submit", "campaign", "digits.toml")
@@ -81,7 +83,8 @@ def main() -> int:
     return 0 if ended else 1
 
 
-def build(target: Path, rounds: int | None) -> None:
+def build(target: Path, rounds: int | None, only: list[str] | None = None) -> None:
+    """The repository of the campaign. Raises SystemExit for a name in `only` that is no candidate's."""
     target.mkdir()
     source = TOP / "configs" / "campaigns"
     shutil.copytree(source / "digits", target / "digits", ignore=shutil.ignore_patterns("__pycache__"))
@@ -90,6 +93,14 @@ def build(target: Path, rounds: int | None) -> None:
         lines = [f"max_rounds = {rounds}" if line.startswith("max_rounds") else line for line in text.splitlines()]
         text = "\n".join(lines) + "\n"
     (target / "digits.toml").write_text(text, encoding="utf-8")
+    if only is not None:
+        listed = target / "digits" / "candidates.toml"
+        head, *tables = listed.read_text(encoding="utf-8").split("[[candidates]]\n")
+        named = {tomllib.loads(table)["name"]: table for table in tables}
+        if unknown := [name for name in only if name not in named]:
+            raise SystemExit(f"--only: no candidate {', '.join(unknown)}; there are {', '.join(named)}")
+        kept = [named[name] for name in named if name in only]
+        listed.write_text("[[candidates]]\n".join([head, *kept]), encoding="utf-8")
     for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "A campaign over small gates"]):
         subprocess.run([*GIT, *words], cwd=target, check=True)
 

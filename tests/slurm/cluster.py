@@ -21,7 +21,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "slurm" / "devcluster"
 
 _START_SECONDS = 180
 _STOP_SECONDS = 60
-_POLL_SECONDS = 0.03
+_POLL_SECONDS = 0.1
 
 # OUTERLOOP_DEV_PREFIX (see get-slurm.sh) and OUTERLOOP_DEV_SLURM run the whole folder of tests against another release.
 _CLEAN = ("HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "OUTERLOOP_DEV_PREFIX", "OUTERLOOP_DEV_SLURM")
@@ -139,14 +139,19 @@ class DevCluster:
             raise ClusterError(f"{' '.join(argv)}: exit code {result.returncode}: {result.stderr.strip()}")
         return result.stdout
 
-    def wait(self, condition: Callable[[], object], seconds: float, what: str = "") -> None:
-        """Until `condition()` is true. Raises AssertionError with the queue when it is not within `seconds`."""
+    def wait(
+        self, condition: Callable[[], object], seconds: float, what: str = "", *, every: float = _POLL_SECONDS
+    ) -> None:
+        """Until `condition()` is true, looking `every` so many seconds.
+
+        Raises AssertionError with the queue when it is not within `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
                 queue = self.run("squeue", "-a", "-t", "all", "-o", "%i %T %r %j", check=False)
                 raise AssertionError(f"gave up after {seconds} s: {what or condition}\n{queue}")
-            time.sleep(_POLL_SECONDS)
+            time.sleep(every)
 
     def cancel_all(self) -> None:
         """Cancel every job and wait until none is active, so that the next test starts with free nodes."""

@@ -68,7 +68,7 @@ def test_a_campaign_goes_on_through_random_kills(world: CampaignCluster) -> None
         tick = world.command("tick")
         if controllers < 6 and chance.random() < 0.7:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                tick.wait(chance.uniform(0.6, 2.5))
+                tick.wait(chance.uniform(0.05, 0.8))
             if tick.poll() is None:
                 tick.kill()
                 controllers += 1

@@ -137,7 +137,7 @@ class TrainingCluster(SlurmWorld):
             self.cli("tick")
             return self.run(run_id).state == "blocked"
 
-        self.slurm.wait(blocked, 2 * SECONDS, "the block")
+        self.slurm.wait(blocked, 2 * SECONDS, "the block", every=0.3)
 
     def state_of(self, job: str) -> list[str]:
         return self.slurm.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T %r").split()

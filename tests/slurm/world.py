@@ -1,17 +1,21 @@
-"""A deployment on the real development cluster: the command line in processes of its own, everything real."""
+"""A deployment on the real development cluster: the command line in processes of its own, everything real.
+
+What a test types is forked from a process that has imported everything (tests/controller_rig/typed.py); what jobs type,
+wakes for example, starts an interpreter, as everywhere.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from outerloop.controller import deployment as deployment_module
 from outerloop.controller.deployment import Deployment, open_deployment
 from outerloop.settings import Settings
+from tests.controller_rig.typed import Typed
 from tests.controller_rig.world import REAL_OPEN_COMPUTE, World
 from tests.slurm.cluster import DevCluster
 
@@ -68,23 +72,15 @@ class SlurmWorld(World):
         deployment_module.open_compute = REAL_OPEN_COMPUTE
         return open_deployment(self.settings, config=self.config, migrate=False)
 
-    def command(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
+    def command(self, *arguments: str, **extra: str) -> Typed:
         """Start an outerloop command in the target's clone."""
         env = {**os.environ, **extra, "OUTERLOOP_CONFIG": str(self.config), "NO_COLOR": "1"}
-        return subprocess.Popen(
-            [sys.executable, "-m", "outerloop.cli", *arguments],
-            cwd=self.repo,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return Typed(arguments, cwd=self.repo, env=env)
 
     def cli(self, *arguments: str, codes: tuple[int, ...] = (0,), **extra: str) -> subprocess.CompletedProcess[str]:
         """Run an outerloop command to its end; fails for an exit code that was not expected."""
         process = self.command(*arguments, **extra)
-        out, err = process.communicate(timeout=self.patience)
+        out, err = process.communicate(self.patience)
         assert process.returncode in codes, f"{arguments}: exit code {process.returncode}\n{out}\n{err}"
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
@@ -101,7 +97,8 @@ class SlurmWorld(World):
                 self.cli("tick")
             return all(self.ended(run_id) for run_id in run_ids)
 
-        self.slurm.wait(done, seconds, f"the verdicts of {run_ids}: {self.queue()}")
+        # A look costs processor time that the jobs of this small machine need.
+        self.slurm.wait(done, seconds, f"the verdicts of {run_ids}: {self.queue()}", every=0.3)
 
     def queue(self) -> list[list[str]]:
         """[id, name, state, reason] of every job that the queue shows."""
