@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outerloop.record import embedded
+from tests.controller_rig import engines
 from tests.controller_rig.world import World
 from tests.postgres.conftest import open_folder
 
@@ -52,6 +53,7 @@ def start_command(world: World, *arguments: str, fault: str = "") -> int:
 
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        engines.use_here()
         from outerloop.cli import app
 
         try:

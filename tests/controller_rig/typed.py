@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from outerloop.controller import deployment as deployment_module
+from tests.controller_rig import engines
 from tests.controller_rig.world import REAL_OPEN_COMPUTE
 
 _POLL_SECONDS = 0.01
@@ -90,6 +91,7 @@ def _become(words: tuple[str, ...], cwd: Path, env: Mapping[str, str], out: int,
         warnings.resetwarnings()
         warnings.simplefilter("ignore")
         deployment_module.open_compute = REAL_OPEN_COMPUTE
+        engines.use_here()
         from outerloop.cli import main
 
         try:

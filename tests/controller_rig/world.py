@@ -28,6 +28,7 @@ from outerloop.controller.tick import TickReport, tick, wake
 from outerloop.record.models import Attempt, Champion, Measure, Run, Slot
 from outerloop.settings import Settings
 from outerloop.slots import StateRoot
+from tests.controller_rig import engines
 from tests.controller_rig.cluster import FileCluster
 
 REAL_OPEN_COMPUTE = deployment_module.open_compute
@@ -158,7 +159,7 @@ class World:
 
     def open(self) -> Deployment:
         deployment_module.open_compute = lambda settings, root: FileCluster(self.folder / "cluster")  # type: ignore[assignment]
-        return open_deployment(self.settings, config=self.folder / "config.toml", migrate=False)
+        return engines.opened(lambda: open_deployment(self.settings, config=self.folder / "config.toml", migrate=False))
 
     def submit(self, candidate: str, base: str | None = "main", benchmark: str = "speed", again: bool = False) -> str:
         deployment = self.open()

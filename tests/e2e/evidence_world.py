@@ -23,6 +23,7 @@ from outerloop.controller import deployment as deployment_module
 from outerloop.controller.deployment import Deployment, open_deployment
 from outerloop.controller.ledger import Ledger, LedgerEvent
 from outerloop.settings import Settings
+from tests.controller_rig import engines
 from tests.controller_rig.cluster import FileCluster
 from tests.controller_rig.world import World
 
@@ -112,7 +113,7 @@ class EvidenceWorld(World):
 
     def open(self) -> Deployment:
         deployment_module.open_compute = lambda settings, root: SpreadCluster(self.folder / "cluster")  # type: ignore[assignment]
-        return open_deployment(self.settings, config=self.config, migrate=False)
+        return engines.opened(lambda: open_deployment(self.settings, config=self.config, migrate=False))
 
     # -- what the benchmark says, without running it
 

@@ -15,6 +15,7 @@ from typing import Any
 from outerloop.controller import deployment as deployment_module
 from outerloop.controller.deployment import Deployment, open_deployment
 from outerloop.settings import Settings
+from tests.controller_rig import engines
 from tests.controller_rig.typed import Typed
 from tests.controller_rig.world import REAL_OPEN_COMPUTE, World
 from tests.slurm.cluster import DevCluster
@@ -70,7 +71,7 @@ class SlurmWorld(World):
 
     def open(self) -> Deployment:
         deployment_module.open_compute = REAL_OPEN_COMPUTE
-        return open_deployment(self.settings, config=self.config, migrate=False)
+        return engines.opened(lambda: open_deployment(self.settings, config=self.config, migrate=False))
 
     def command(self, *arguments: str, **extra: str) -> Typed:
         """Start an outerloop command in the target's clone."""
