@@ -26,7 +26,7 @@ from outerloop.controller.ledger import PAUSED, Ledger, LedgerEvent, effective_c
 from outerloop.controller.request import Execution
 from outerloop.dispatch.arrays import awaited_jobs, with_arrays
 from outerloop.dispatch.budget import Budget
-from outerloop.dispatch.settle import OpenAttempt, fold_attempts, live_attempts, open_attempts
+from outerloop.dispatch.settle import OpenAttempt, fold_attempts, just_sent, live_attempts, open_attempts
 from outerloop.dispatch.submit import recover_intents, submit_ready
 from outerloop.dispatch.wakes import ENDED, ring_later, silence
 from outerloop.record.models import Await, CampaignEvent, Event, Measure, Run, Slot
@@ -182,16 +182,17 @@ class Engine:
         """The run's row, with what its ledger on disk says folded in."""
         record = self.context.record
         with record.reading() as session:
-            run = session.get(Run, self.run_id)
-            if run is None:
+            told = select(func.count()).select_from(Event).where(Event.run_id == self.run_id).scalar_subquery()
+            found = session.execute(select(Run, told).where(Run.id == self.run_id)).one_or_none()
+            if found is None:
                 raise LookupError(f"there is no run {self.run_id}")
-            known = session.scalar(select(func.count()).select_from(Event).where(Event.run_id == self.run_id))
+            run: Run = found[0]
+            known = int(found[1])
         self.events = self.ledger.read()
-        if len(self.events) > (known or 0) or (effective_cancel(self.events) and run.state != "ended"):
+        if len(self.events) > known or (effective_cancel(self.events) and run.state != "ended"):
             self._fold()
             with record.reading() as session:
-                run = session.get(Run, self.run_id)
-                assert run is not None
+                run = session.get_one(Run, self.run_id)
         return run
 
     def _fold(self, name: str = "tx.fold") -> None:
@@ -223,16 +224,20 @@ class Engine:
     def _look_after(self, round_: int) -> bool:
         """Fold what the queue and the files show of this run's open attempts. True when one of them was settled."""
         with self.context.record.reading() as session:
-            self.seen = {slot.id: slot.state for slot in self.slots(session, round_)}
+            slots = self.slots(session, round_)
+            self.seen = {slot.id: slot.state for slot in slots}
             ids = list(self.seen)
             attempts = live_attempts(session, self.context.record.realm_id, ids)
         if not attempts:
             return False
         observation = self.deployment.observation()
         recovered, report = recover_intents(self.context, observation, attempts)
-        with self.context.record.reading() as session:
-            attempts = live_attempts(session, self.context.record.realm_id, ids)
-        folded = fold_attempts(self.context, observation, attempts)
+        if any(attempt.state == "intent" for attempt in attempts):
+            with self.context.record.reading() as session:
+                attempts = live_attempts(session, self.context.record.realm_id, ids)
+        places = {slot.id: self.context.slot(slot.digest) for slot in slots}
+        told = [attempt for attempt in attempts if not just_sent(observation, attempt, places[attempt.slot_id])]
+        folded = fold_attempts(self.context, observation, told)
         self.notes += recovered.notes + folded.notes
         self.submitted += len(report.accepted)
         return folded.settled > 0

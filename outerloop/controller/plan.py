@@ -32,7 +32,7 @@ from outerloop.controller.request import ClimbRequest, fresh_seed
 from outerloop.controller.work import Work, environment_work, measure_work
 from outerloop.dispatch.context import Context
 from outerloop.record.models import Attempt, Measure, Slot
-from outerloop.record.store import LeaseHandle
+from outerloop.record.store import LeaseHandle, is_one_of
 from outerloop.slots import Result, StateRoot
 
 if TYPE_CHECKING:
@@ -271,10 +271,11 @@ def commit_measures(
         context.slot(item.work.digest).write_spec(item.work.determinants.canonical(), item.work.facts)
     realm = context.record.realm_id
     with context.record.fenced("tx.plan", lease, seconds=context.patience.lease) as session:
+        rows = []
         for item in sorted(planned, key=lambda p: p.work.digest):
             slot = ensure_slot(session, context, realm, request, item.work)
-            row = item.row(request.id, slot.id, round_)
-            session.execute(insert(Measure).values(row).on_conflict_do_nothing())
+            rows.append(item.row(request.id, slot.id, round_))
+        session.execute(insert(Measure).on_conflict_do_nothing(), rows)
 
 
 def ensure_slot(session: Session, context: Context, realm: int, request: Request, work: Work) -> Slot:
@@ -320,10 +321,9 @@ def readings_of(session: Session, run_id: str, round_: int) -> dict[str, Reading
         .join(Slot, Slot.id == Measure.slot_id)
         .where(Measure.run_id == run_id, Measure.round == round_)
     ).all()
-    nodes = {
-        (a.slot_id, a.n): a
-        for a in session.scalars(select(Attempt).where(Attempt.slot_id.in_([slot.id for _, slot in rows])))
-    }
+    pinned = [slot.id for _, slot in rows if slot.pinned_attempt]
+    ran = select(Attempt.slot_id, Attempt.n, Attempt.node).where(is_one_of(Attempt.slot_id, pinned))
+    nodes = {(slot_id, n): node for slot_id, n, node in session.execute(ran)} if pinned else {}
     broken = {
         measure.side: slot
         for measure, slot in rows
@@ -342,7 +342,6 @@ def readings_of(session: Session, run_id: str, round_: int) -> dict[str, Reading
                 detail=f"its environment could not be built ({environment.reason}): {environment.detail}",
             )
             continue
-        pinned = nodes.get((slot.id, slot.pinned_attempt or 0))
         found[measure.role] = reading_of_slot(
             measure.role,
             state=slot.state,
@@ -351,7 +350,7 @@ def readings_of(session: Session, run_id: str, round_: int) -> dict[str, Reading
             detail=slot.detail,
             digest=slot.digest,
             attempt=slot.pinned_attempt or 0,
-            node=pinned.node if pinned else "",
+            node=nodes.get((slot.id, slot.pinned_attempt or 0), ""),
             seed=measure.seed,
             image=slot.order.get("image_digest"),
         )

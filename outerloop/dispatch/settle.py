@@ -38,6 +38,7 @@ __all__ = [
     "ask_about",
     "cancel_jobs",
     "fold_attempts",
+    "just_sent",
     "live_attempts",
     "make_due",
     "open_attempts",
@@ -54,8 +55,6 @@ STAGE_CHECKPOINT, STAGE_MANIFEST = "checkpoint-", "outerloop.json"
 class Folded:
     """What folding an observation did."""
 
-    runs: set[str] = field(default_factory=set)
-    """Runs that wait for something that ended."""
     settled: int = 0
     adopted: int = 0
     notes: list[str] = field(default_factory=list)
@@ -123,12 +122,25 @@ def fold_attempts(context: Context, observation: Observation, attempts: Sequence
     return folded
 
 
+def just_sent(observation: Observation, attempt: Attempt, directory: SlotDirectory) -> bool:
+    """Whether an attempt was submitted after the queue was looked at and left nothing on disk yet: folding it would
+    say nothing, for each of the hundreds of measures that a run has just handed out."""
+    if attempt.submitted_at is None or attempt.submitted_at < observation.started or attempt.job_id is None:
+        return False
+    return (
+        observation.listed(attempt.job_id) is None
+        and directory.claim(attempt.n) is None
+        and directory.settled(attempt.n) is None
+        and directory.pinned() is None
+    )
+
+
 def _fold_one(context: Context, observation: Observation, attempt_id: int, folded: Folded) -> None:
     to_cancel: list[str] = []
     with context.record.transaction("tx.observe") as session:
-        slot_id = session.scalar(select(Attempt.slot_id).where(Attempt.id == attempt_id))
-        slot = session.scalars(select(Slot).where(Slot.id == slot_id).with_for_update()).one()
-        attempt = session.scalars(select(Attempt).where(Attempt.id == attempt_id).with_for_update()).one()
+        # Rows are locked in the order of the tables: the slot first, as everywhere.
+        both = select(Slot, Attempt).join(Attempt, Attempt.slot_id == Slot.id).where(Attempt.id == attempt_id)
+        slot, attempt = session.execute(both.with_for_update()).one()
         if attempt.state != "submitted" or attempt.job_id is None:
             return
         directory = context.slot(slot.digest)
@@ -145,6 +157,7 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
         facts = _facts(result, slot.kind)
         if answered:
             _note_row(attempt, row, observation.started)
+        stalled_before, suspect_before = _said_of_earlier(session, attempt)
         evidence = Evidence(
             answered=answered,
             listed=sighting.listed,
@@ -165,8 +178,8 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
             resumable=bool(slot.order.get("resumable")),
             progressed=bool(slot.order.get("resumable")) and _progressed(directory, attempt),
             requeue_marker=(directory.path / "state" / "requeue.json").is_file(),
-            stalled_before=_stalled_before(session, slot.id, attempt.n),
-            suspect_before=_suspect_before(session, slot.id),
+            stalled_before=stalled_before,
+            suspect_before=suspect_before,
             cancel_reason=attempt.cancel_reason or "",
             preempt_cancels=row is not None
             and row.state is JobState.PREEMPTED
@@ -191,10 +204,12 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
             return
         apply_decision(context, session, slot, attempt, decision, node=evidence.node, result=result)
         folded.settled += 1
-        waiting = session.scalars(select(Await.run_id).where(Await.attempt_id == attempt.id)).all()
-        folded.runs.update(waiting)
+        waiting = select(Await.run_id).where(Await.attempt_id == attempt.id)
         session.execute(
-            update(Run).where(Run.id.in_(waiting), Run.state == "waiting").values(due_at=observation.started)
+            update(Run)
+            .where(Run.id.in_(waiting), Run.state == "waiting")
+            .values(due_at=observation.started)
+            .execution_options(synchronize_session=False)
         )
         if row is not None and not row.state.final and decision.action in {Action.HOPELESS, Action.INFRASTRUCTURE}:
             to_cancel.append(attempt.job_id)
@@ -441,20 +456,20 @@ def _step_of(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def _stalled_before(session: Session, slot_id: int, n: int) -> bool:
-    previous = session.execute(
-        select(Attempt.outcome, Attempt.detail).where(Attempt.slot_id == slot_id, Attempt.n == n - 1)
-    ).one_or_none()
-    return previous is not None and previous.outcome == Action.CONTINUE.value and "no newer" in previous.detail
-
-
-def _suspect_before(session: Session, slot_id: int) -> bool:
-    return (
-        session.scalar(
-            select(Attempt.id).where(Attempt.slot_id == slot_id, Attempt.outcome == Action.SUSPECT.value).limit(1)
+def _said_of_earlier(session: Session, attempt: Attempt) -> tuple[bool, bool]:
+    """Whether the attempt before this one made no progress, and whether any of its slot was suspected."""
+    if attempt.n == 1:
+        return False, False
+    earlier = session.execute(
+        select(Attempt.n, Attempt.outcome, Attempt.detail).where(
+            Attempt.slot_id == attempt.slot_id, Attempt.n < attempt.n
         )
-        is not None
+    ).all()
+    stalled = any(
+        n == attempt.n - 1 and outcome == Action.CONTINUE.value and "no newer" in detail
+        for n, outcome, detail in earlier
     )
+    return stalled, any(outcome == Action.SUSPECT.value for _n, outcome, _detail in earlier)
 
 
 def cancel_jobs(context: Context, ids: list[str]) -> NoAnswer | None:

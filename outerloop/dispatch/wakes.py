@@ -200,6 +200,8 @@ def fold_wakes(context: Context, observation: Observation) -> set[str]:
         wakes = session.scalars(
             select(Wake).where(Wake.realm_id == context.record.realm_id, Wake.state.in_(["intent", "submitted"]))
         ).all()
+        if not wakes:
+            return set()
         runs = {wake.run_id for wake in wakes}
         ended = set(session.scalars(select(Run.id).where(Run.id.in_(runs), Run.state == "ended")))
         newest: dict[str, int] = {}
@@ -229,7 +231,8 @@ def fold_wakes(context: Context, observation: Observation) -> set[str]:
             elif idle:
                 wake.state, wake.reason = "dead", idle
                 doomed.append(wake.job_id)
-        waiting = set(session.scalars(select(Run.id).where(Run.id.in_(rung), Run.state == "waiting")).all())
+        still = select(Run.id).where(Run.id.in_(rung), Run.state == "waiting")
+        waiting = set(session.scalars(still)) if rung else set()
     if doomed:
         cancel_jobs(context, doomed)
     return waiting

@@ -250,7 +250,8 @@ class Record:
         """True inside when this is the only tick of the realm; the lock dies with the connection."""
         realm = self.realm_id
         try:
-            connection = self._engine.connect()
+            # By itself: the lock is the session's, and a transaction around each of the two statements would be idle.
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         except (OperationalError, InterfaceError) as error:
             raise RecordUnavailable(_unavailable(error)) from error
         try:
@@ -258,7 +259,6 @@ class Record:
                 got = connection.execute(
                     text("select pg_try_advisory_lock(:k, :r)"), {"k": ADVISORY_TICK, "r": realm}
                 ).scalar_one()
-                connection.commit()
             except (OperationalError, InterfaceError) as error:
                 raise RecordUnavailable(_unavailable(error)) from error
             yield bool(got)
@@ -266,7 +266,6 @@ class Record:
             try:
                 if not connection.invalidated:
                     connection.execute(text("select pg_advisory_unlock(:k, :r)"), {"k": ADVISORY_TICK, "r": realm})
-                    connection.commit()
             except DBAPIError:
                 pass
             connection.close()

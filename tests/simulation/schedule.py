@@ -13,7 +13,7 @@ from typing import Any
 
 from outerloop.compute.protocol import JobState
 from tests.simulation.nodes import MEASURE_SECONDS
-from tests.simulation.target import CANDIDATES
+from tests.simulation.target import CALM, CANDIDATES
 from tests.simulation.world import World
 
 PAUSES = (1.0, 7.0, 31.0, 67.0, MEASURE_SECONDS + 5, 131.0, 311.0, 701.0)
@@ -26,13 +26,13 @@ SETTLING_RETRIES = 4
 Verdicts = dict[str, tuple[str | None, str | None]]
 
 
-def play(world: World, seed: int, calm: Verdicts) -> None:
-    """One schedule from `seed`; `calm` is filled as far as it is needed.
+def play(world: World, seed: int) -> None:
+    """One schedule from `seed`.
 
     Raises AssertionError with the seed, the steps and what was found.
     """
     try:
-        _Schedule(world, seed).play(calm)
+        _Schedule(world, seed).play()
     except Exception as error:
         raise AssertionError(
             f"seed {seed}: {type(error).__name__}: {error}\n"
@@ -60,11 +60,8 @@ class _Schedule:
         self.seconds = rng.choice(DURATIONS)
         self.steps = rng.randint(6, 16)
 
-    def play(self, calm: Verdicts) -> None:
+    def play(self) -> None:
         world, rng = self.world, self.random
-        for candidate in self.candidates:
-            if candidate not in calm:
-                calm[candidate] = calm_verdict(world, candidate)
         world.begin(self.seed, **self.site)
         world.nodes.seconds = self.seconds
         world.log.append(f"site {self.site}, measures of {self.seconds:g} s")
@@ -93,7 +90,7 @@ class _Schedule:
             for candidate in blocked:
                 world.retry(candidate)
             world.settle()
-        world.check_at_rest(calm)
+        world.check_at_rest(CALM)
 
     def _moves(self) -> list[tuple[Callable[[], None], int]]:
         return [

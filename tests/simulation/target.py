@@ -1,6 +1,7 @@
 """One target for every schedule: its repository, its mirror and the requests that `submit` would make.
 
-git's objects never change, so what a mirror answers about a commit or a tree is remembered between schedules.
+git's objects never change, so what a mirror answers about a commit or a tree, and what a contract says, is remembered
+between schedules.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from outerloop.controller import plan
 from outerloop.controller.git import Mirror
 from outerloop.controller.request import ClimbRequest
 from outerloop.controller.submit import prepare_climb
@@ -79,6 +81,17 @@ CANDIDATES = {flavour: {f"{kind}-{flavour}".rstrip("-"): kind for kind in KINDS}
 """Names of the candidates of each flavour, and the kind that each is."""
 
 
+VERDICTS = {
+    "better": ("accepted", ""),
+    "worse": ("rejected", "no-improvement"),
+    "failing": ("failed", "candidate-error"),
+    "bigger": ("rejected", "suite-regression"),
+}
+"""What each kind comes to when nothing goes wrong."""
+CALM = {name: VERDICTS[kind] for names in CANDIDATES.values() for name, kind in names.items()}
+"""The same by candidate. A test plays them all without a fault; schedules are compared with this table."""
+
+
 @dataclass
 class Target:
     """The requests by candidate, and how each tree behaves."""
@@ -115,6 +128,7 @@ def make_target(folder: Path, settings: Settings, root: StateRoot, patch: pytest
             prepared = prepare_climb(settings, root, repository=repo, benchmark="speed", base=base, candidate=name)
             requests[name] = prepared.request
             behaviours[git("rev-parse", f"{name}^{{tree}}")] = KINDS[kind][1]
+    patch.setattr(plan, "parse_contract", functools.lru_cache(plan.parse_contract))
     for method in ("tree", "blob", "changes", "has"):
         patch.setattr(Mirror, method, _remembered(getattr(Mirror, method)))
     return Target(requests, behaviours)

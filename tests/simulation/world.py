@@ -12,7 +12,7 @@ import secrets
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +301,7 @@ class World:
     def _directory(self, digest: str) -> SlotDirectory:
         return SlotDirectory(self.root.slot(digest), digest)
 
-    def check_at_rest(self, calm: dict[str, tuple[str | None, str | None]]) -> None:
+    def check_at_rest(self, calm: Mapping[str, tuple[str | None, str | None]]) -> None:
         """What must hold once faults have stopped and every run has come to its end."""
         self.check_always()
         slots = self.clock.rows("slots")
