@@ -6,6 +6,7 @@ and timeline (run_text.py), asking the record (controller.views), the judgement 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -113,23 +114,44 @@ def _four(text: Any) -> str:
 
 
 def board_rows(views: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Entries that have a verdict, the accepted ones first, then by score; refused and failed ones last."""
+    """Entries that have a verdict, the accepted ones first, then by score; refused and failed ones last.
+
+    Equal ones stay in the order in which they came. A folder's verdict may be anybody's file: one that lacks what a
+    board shows is left out, and one whose figures are no numbers comes after the others.
+    """
 
     def order(entry: Mapping[str, Any]) -> tuple[int, float]:
         place = {"accepted": 0, "rejected": 1}.get(str(entry["outcome"]), 2)
-        return place, -float((entry.get("comparison") or {}).get("candidate") or 0)
+        figures = _figures(entry)
+        return place, 0.0 if figures is None else -figures[0]
 
-    return sorted((dict(view) for view in views), key=order)
+    whole = [dict(view) for view in views if view.keys() >= _SHOWN]
+    return sorted(whole, key=order)
+
+
+_SHOWN = {"entry", "outcome", "reason", "opponent"}
+
+
+def _figures(entry: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """Score, gain and p; None where nothing was compared."""
+    numbers = entry.get("comparison")
+    if not isinstance(numbers, Mapping):
+        return None
+    try:
+        found = float(numbers["candidate"]), float(numbers["gain"]), float(numbers["p"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if all(map(math.isfinite, found)) else None
 
 
 def board_text(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The board as lines of at most 80 columns."""
     yield f"{'entry':<16} {'score':>6} {'gain':>7} {'p':>8}  {'against':<12} verdict"
     for entry in entries:
-        numbers = entry.get("comparison")
+        numbers = _figures(entry)
         figures = f"{'':>6} {'':>7} {'':>8}"
         if numbers:
-            figures = f"{float(numbers['candidate']):>6.4f} {float(numbers['gain']):>+7.4f} {numbers['p']:>8.2g}"
+            figures = f"{numbers[0]:>6.4f} {numbers[1]:>+7.4f} {numbers[2]:>8.2g}"
         told = ": ".join(part for part in (str(entry["outcome"]), str(entry["reason"])) if part)
         name, opponent = one_line(str(entry["entry"]))[:16], one_line(str(entry["opponent"]))[:12]
         yield f"{name:<16} {figures}  {opponent:<12} {told}"

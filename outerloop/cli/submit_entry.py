@@ -85,6 +85,12 @@ def entry(
         from outerloop.slots import StateRoot
 
         settings = the_settings()
+        if settings.mode == "service":
+            raise CliError(
+                "this deployment is a service, and a service takes no entries: give them to a personal one, whose"
+                ' state folder is yours (mode = "personal" in a configuration of its own, OUTERLOOP_CONFIG)',
+                ExitCode.REFUSED,
+            )
         if vllm is not None:
             os.environ[VLLM_PYTHON] = str(vllm.absolute())
         require_writable(settings.state)
