@@ -297,28 +297,27 @@ def test_killed_at_every_point(
     body = commands(calm)
     if command == "tick":
         calm.enter(calm.data("good", "60"))
-    while True:
+    points: list[tuple[int, str]] = []
+    for number in itertools.count():
+        calm.trace.unlink(missing_ok=True)  # a process counts its own points
         assert calm.forked(body, trace=True) == 0
+        points += [(number, fault) for fault in points_of(calm)]
         calm.run_measures()
         if command == "submit" or not calm.open_runs():
             break
-    points = points_of(calm)
     calm.ticks_until_rest()
-    for fault in points:
+    for number, fault in points:
         world = fresh()
         body = commands(world)
         if command == "tick":
             world.enter(world.data("good", "60"))
-        for _ in range(40):
-            died = world.forked(body, fault=fault)
-            world.expire_leases()
-            if died == -signal.SIGKILL:
-                break
+        for _ in range(number):
+            assert world.forked(body) == 0
             world.run_measures()
-        else:
-            raise AssertionError(f"{fault} was not reached")
+        assert world.forked(body, fault=fault) == -signal.SIGKILL, (number, fault)
+        world.expire_leases()
         world.enter(world.data("good", "60"))
         world.ticks_until_rest()
-        assert [(run.verdict, run.verdict_reason) for run in world.runs()] == [("accepted", "")], fault
-        assert ran(world) == {"contamination": 1, "sft": 1, "grpo": 1, "evaluate": 4}, fault
+        assert [(run.verdict, run.verdict_reason) for run in world.runs()] == [("accepted", "")], (number, fault)
+        assert ran(world) == {"contamination": 1, "sft": 1, "grpo": 1, "evaluate": 4}, (number, fault)
         world.check_invariants()
