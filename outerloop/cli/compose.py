@@ -173,8 +173,8 @@ def render(
             task_list_root=f"{(folder / 'task-lists').absolute()}/",
             configs=folder,
         )
-        if challenge_id is not None and needs_serving(config):
-            layout = challenge(challenge_id, configs=folder).layout
+        layout = None if challenge_id is None else challenge(challenge_id, configs=folder).layout
+        if layout or (challenge_id is not None and needs_serving(config)):
             config = with_serving(config, serving(model, method, layout, configs=folder, flavors=_flavors()))
         if as_json:
             emit_json(config)

@@ -56,7 +56,7 @@ class Layout(_Table):
     flavor: str | None = Field(default=None, description="Kind of machine: a known flavor, or a lane with `node_gpus`.")
     vllm_gpus: str | None = Field(default=None, description='GPUs of the server, such as "6,7".')
     tensor_parallel: int | None = Field(default=None, description="GPUs over which the server splits the model.")
-    trainer_gpus: str | None = Field(default=None, description="GPUs of the trainer.")
+    trainer_gpus: str | None = Field(default=None, description="GPUs of the trainer, a process for each.")
     mode: Literal["server", "colocate"] | None = Field(
         default=None, description="Server beside the trainer, or in its process."
     )

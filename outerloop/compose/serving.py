@@ -100,13 +100,13 @@ def serving(
 
 
 def with_serving(config: Mapping[str, Any], layout: Mapping[str, Any]) -> dict[str, Any]:
-    """The composed configuration with where its server runs: what the pipeline knows of `serving`'s answer.
+    """The composed configuration with where it runs: what the pipeline knows of `serving`'s answer.
 
-    Without an engine that needs a server the configuration stays as it is. What the method's own `[serving]` says about
+    Without an engine that needs a server that is the trainer's GPUs alone. What the method's own `[serving]` says about
     the same keys is replaced: the challenge decides the machine.
     """
     if not needs_serving(config):
-        return dict(config)
+        return {**config, "serving": {**config.get("serving", {}), "trainer_gpus": layout["trainer_gpus"]}}
     given = {"mode": "server", **{key: layout[key] for key in _PIPELINE if key in layout}}
     return {**config, "serving": {**config.get("serving", {}), **given}}
 

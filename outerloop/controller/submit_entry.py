@@ -94,7 +94,7 @@ def prepare_entry(
     SourceError, LaneError, OSError.
     """
     if settings.mode != "personal":
-        raise Refusal("entries are taken in personal deployments; a service takes climbs")
+        raise Refusal("a service takes no entries; they are taken in personal deployments")
     fixed = challenge(challenge_id, configs=configs)
     if not fixed.open:
         raise Refusal(f'challenge {challenge_id} is not open: its meta.status is not "active"')
@@ -176,7 +176,7 @@ def _composed(
         task_list_root=f"{LISTS}/",
         configs=configs,
     )
-    if needs_serving(config):
+    if fixed.layout or needs_serving(config):
         config = with_serving(config, serving(what.model, what.method, fixed.layout, configs=configs, flavors=flavors))
     return toml_text(config)
 
@@ -242,7 +242,10 @@ def _model_identity(config: Config, root: StateRoot, hub: Path | None) -> str:
 
 def _determining(config: Config, stage: str) -> str:
     """What of the configuration determines a training stage, in one spelling."""
-    tables: Mapping[str, Any] = config.model_dump(mode="json", include={"model", "runtime", stage})
+    tables: dict[str, Any] = config.model_dump(mode="json", include={"model", "runtime", stage})
+    if config.processes > 1:
+        # each has its own share of a batch, so their number decides what a step is
+        tables["processes"] = config.processes
     return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -59,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     from outerloop.posttrain.evaluate import SealError
     from outerloop.posttrain.outcomes import RefusedEvaluationError
     from outerloop.posttrain.pipeline import ContaminatedError, Place, run_pipeline
+    from outerloop.posttrain.ranks import RanksError
     from outerloop.posttrain.scorers import ScorerError
     from outerloop.posttrain.serve import UNAVAILABLE, ServerError
     from outerloop.posttrain.sources import SourceError
@@ -86,6 +87,9 @@ def main(argv: list[str] | None = None) -> int:
     except ServerError as error:
         print(f"infrastructure: {error}; the same command continues", file=sys.stderr)
         return UNAVAILABLE
+    except RanksError as error:
+        print(f"{'infrastructure: ' if error.code == UNAVAILABLE else ''}{error}", file=sys.stderr)
+        return error.code
     except Stopped as error:
         print(f"stopped: {error}; the same command continues", file=sys.stderr)
         return STOPPED

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from outerloop.torch import world
 from outerloop.torch.facts import Reporter
 
 __all__ = ["AloudReporter"]
@@ -21,6 +22,8 @@ class AloudReporter(Reporter):
 
     def log_metrics(self, metrics: Mapping[str, Any]) -> None:
         super().log_metrics(metrics)
+        if world.rank() > 0:
+            return
         of = f" of {metrics['of']}" if "of" in metrics else ""
         told = [f"{name} {metrics[name]:.4g}" for name in _TOLD if isinstance(metrics.get(name), int | float)]
         words = f"{metrics.get('stage', '')} step {metrics.get('step', '?')}{of}"

@@ -130,14 +130,36 @@ class Grpo(_Training):
     )
     rewards: tuple[str, ...] = Field(min_length=1, strict=False, description="Scorers whose sum is the reward.")
 
-    @property
-    def steps_per_boundary(self) -> int:
+    def steps_per_boundary(self, processes: int = 1) -> int:
         """Optimizer steps from one generation to the next; a checkpoint in between could not be resumed bit-equal.
 
-        steps_per_generation × num_iterations / accumulation, in trl's words.
+        steps_per_generation × num_iterations / accumulation, in trl's words; its processes share a generation.
         """
-        micro = self.generation_batch_size // self.per_device_train_batch_size
+        micro = self.generation_batch_size // (self.per_device_train_batch_size * processes)
         return max(1, micro * self.num_iterations // self.gradient_accumulation_steps)
+
+    def problems(self, processes: int = 1) -> list[str]:
+        """What of the batch's figures does not fit together on so many trainer processes."""
+        shared = self.per_device_train_batch_size * processes
+        of_all = f" × {processes} trainer GPUs" if processes > 1 else ""
+        if self.generation_batch_size % shared:
+            return [
+                f"generation_batch_size = {self.generation_batch_size} is no multiple of"
+                f" per_device_train_batch_size = {self.per_device_train_batch_size}{of_all}"
+            ]
+        micro = self.generation_batch_size // shared * self.num_iterations
+        if micro % self.gradient_accumulation_steps and self.gradient_accumulation_steps % micro:
+            return [
+                f"gradient_accumulation_steps = {self.gradient_accumulation_steps} and the {micro} micro-batches"
+                f" of a generation{' on each GPU' if processes > 1 else ''} do not divide each other"
+            ]
+        steps = self.steps_per_boundary(processes)
+        if self.save_steps % steps:
+            return [
+                f"save_steps = {self.save_steps} is no multiple of {steps}, the steps between"
+                " two generations: a checkpoint in between could not be resumed exactly"
+            ]
+        return []
 
     @model_validator(mode="after")
     def _fits(self) -> Grpo:
@@ -151,23 +173,7 @@ class Grpo(_Training):
                 f"generation_batch_size = {self.generation_batch_size} is no multiple of"
                 f" num_generations = {self.num_generations}"
             )
-        if self.generation_batch_size % self.per_device_train_batch_size:
-            problems.append(
-                f"generation_batch_size = {self.generation_batch_size} is no multiple of"
-                f" per_device_train_batch_size = {self.per_device_train_batch_size}"
-            )
-        else:
-            micro = self.generation_batch_size // self.per_device_train_batch_size * self.num_iterations
-            if micro % self.gradient_accumulation_steps and self.gradient_accumulation_steps % micro:
-                problems.append(
-                    f"gradient_accumulation_steps = {self.gradient_accumulation_steps} and the {micro} micro-batches"
-                    " of a generation do not divide each other"
-                )
-            elif self.save_steps % self.steps_per_boundary:
-                problems.append(
-                    f"save_steps = {self.save_steps} is no multiple of {self.steps_per_boundary}, the steps between"
-                    " two generations: a checkpoint in between could not be resumed exactly"
-                )
+        problems += self.problems()
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -188,7 +194,11 @@ class Serving(_Table):
         default="server", description="server: GPUs of its own. colocate: inside the trainer's process, on its GPUs."
     )
     vllm_gpus: str = Field(default="", pattern=_GPUS, description="Indices among the visible GPUs; empty: all.")
-    trainer_gpus: str = Field(default="", pattern=_GPUS, description="Those of the trainer, likewise.")
+    trainer_gpus: str = Field(
+        default="",
+        pattern=_GPUS,
+        description="Those of the trainer, a process for each; empty: one process on the first.",
+    )
     tensor_parallel: int = Field(default=1, ge=1, description="GPUs that one copy of the model is spread over.")
     max_model_len: int | None = Field(default=None, ge=2, description="Tokens of prompt and completion together.")
     dtype: Literal["model", "float32", "bfloat16", "float16"] = Field(
@@ -252,6 +262,11 @@ class Config(_Table):
         return (self.eval_dataset,) if self.eval_dataset is not None else self.eval_suites
 
     @property
+    def processes(self) -> int:
+        """Trainer processes: one for each of the trainer's GPUs."""
+        return len(self.serving.trainer_gpus.split(","))
+
+    @property
     def stages(self) -> tuple[str, ...]:
         """The training stages in the order in which they run."""
         return tuple(name for name in ("sft", "dpo", "grpo") if getattr(self, name) is not None)
@@ -278,6 +293,13 @@ class Config(_Table):
         serving = self.serving
         if serving.mode == "colocate" and serving.vllm_gpus != serving.trainer_gpus:
             problems.append("serving: colocated, vllm_gpus and trainer_gpus are the same")
+        if self.grpo is not None and self.processes > 1:
+            problems += [f"grpo: {text}" for text in self.grpo.problems(self.processes)]
+            if self.grpo.engine == "vllm" and serving.mode == "server":
+                problems.append(
+                    f"grpo: {self.processes} trainer GPUs ({serving.trainer_gpus}), but a vLLM server of its own takes"
+                    ' the weights of one trainer process: give one GPU, or serving.mode = "colocate"'
+                )
         runs_code = [suite.label for suite in self.suites if SCORERS.get(suite.scorer) == "code"]
         runs_code += [name for name in (self.grpo.rewards if self.grpo else ()) if SCORERS.get(name) == "code"]
         if runs_code and self.runtime.isolation == "none":

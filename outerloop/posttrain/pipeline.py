@@ -43,6 +43,7 @@ __all__ = [
     "evaluator_of",
     "make_engine",
     "require_able",
+    "reward_functions",
     "run_pipeline",
     "train_stage",
 ]
@@ -136,10 +137,11 @@ def require_able(config: Config) -> None:
 def _inputs(config: Config, table: Table, seed: int, out: Path) -> None:
     """Claim the folder for these inputs, or make sure that they are the same."""
     # suites are no part of it: a reserve is scored in the folder of an entry that won without it
-    # and where a server runs may change from one attempt to the next
+    # and where a server runs may change from one attempt to the next; how many train together may not
     owned_by_others = {"output", "tracking", "eval_dataset", "eval_suites", "evaluation", "harness", "train_dataset"}
     fixed = config.model_dump(mode="json", exclude={*owned_by_others, "serving"})
-    text = json.dumps([fixed, table.digest, seed], sort_keys=True)
+    several = [config.processes] if config.processes > 1 else []
+    text = json.dumps([fixed, table.digest, seed, *several], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
     out.mkdir(parents=True, exist_ok=True)
     known = read_record(out / "inputs.json")
@@ -186,18 +188,28 @@ def train_stage(
 ) -> dict[str, Any]:
     """One training stage into `out`, from where it stands; its record.
 
-    Raises StageError, Stopped, ScorerError, ServerError.
+    Raises StageError, Stopped, ScorerError, ServerError, RanksError.
     """
+    if config.processes > 1:
+        from outerloop.posttrain.ranks import train_together
+
+        with _seeing(config.serving.trainer_gpus):
+            return train_together(stage, config, table.of(stage), model, out, seed=seed, reports=reports)
     from outerloop.posttrain.training import train
 
     rewards, server = [], None
     if stage == "grpo" and config.grpo is not None:
-        rewards = [(name, _scorer(name)) for name in config.grpo.rewards]
+        rewards = reward_functions(config)
         server = rollout_server(config, model, out / "server.log")
     with _seeing(config.serving.trainer_gpus):
         return train(
             stage, config, table.of(stage), model, out, seed=seed, rewards=rewards, reports=reports, server=server
         )
+
+
+def reward_functions(config: Config) -> list[tuple[str, Callable[[str, str], float]]]:
+    """The scorers whose sum is GRPO's reward, with their names. Raises ScorerError."""
+    return [(name, _scorer(name)) for name in (config.grpo.rewards if config.grpo else ())]
 
 
 @contextlib.contextmanager

@@ -92,6 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     from outerloop.posttrain.data import DataError
     from outerloop.posttrain.evaluate import SealError
     from outerloop.posttrain.outcomes import RefusedEvaluationError
+    from outerloop.posttrain.ranks import RanksError
     from outerloop.posttrain.scorers import ScorerError
     from outerloop.posttrain.serve import UNAVAILABLE, ServerError
     from outerloop.posttrain.sources import SourceError
@@ -112,6 +113,9 @@ def main(argv: list[str] | None = None) -> int:
     except ServerError as error:
         print(f"infrastructure: {error}", file=sys.stderr)
         return UNAVAILABLE
+    except RanksError as error:
+        print(f"{'infrastructure: ' if error.code == UNAVAILABLE else ''}{error}", file=sys.stderr)
+        return error.code
     except Stopped as error:
         from outerloop.posttrain.store import publish
 

@@ -1,7 +1,8 @@
 """The training stages: trl's trainers with our checkpoints, seeds, dtypes and reports.
 
 Covered: sft, dpo, grpo with transformers generation or vLLM; a stop on SIGTERM or SIGUSR1; continuing from the newest
-valid checkpoint. Not covered: several nodes (the planner's launch specs), a vLLM server's life (serve.py).
+valid checkpoint; being one of several data-parallel processes. Not covered: starting those (ranks.py), several nodes
+(the planner's launch specs), a vLLM server's life (serve.py).
 
 A stage that continued ends with the same bytes as one that was never interrupted, on the same torch build, CPU
 instruction set, thread and rank count, with transformers generation. A GRPO checkpoint lies between two generations,
@@ -29,6 +30,7 @@ from outerloop.posttrain.scorers import ScorerError
 from outerloop.posttrain.seeds import stage_seed
 from outerloop.posttrain.serve import Server, ServerError, stop_token_ids
 from outerloop.posttrain.store import digest_of_folder, newest_valid_checkpoint, publish, read_record, seal_checkpoint
+from outerloop.torch import world
 from outerloop.torch.facts import Reporter
 
 __all__ = ["DONE", "STOPPED", "StageError", "Stopped", "train"]
@@ -61,6 +63,7 @@ def train(
     rewards: Sequence[tuple[str, Callable[[str, str], float]]] = (),
     reports: Path | None = None,
     server: Server | None = None,
+    resume: Path | None = None,
 ) -> dict[str, Any]:
     """Train `base` on `rows` into `out / "model"`, and return the stage's record (`out / "done.json"`).
 
@@ -68,6 +71,9 @@ def train(
 
     GRPO generates with `server`, which is started and ended here, or in this process without one. A finished stage is
     not done again; a begun one continues. Raises Stopped after a signal, StageError, ServerError.
+
+    As one of several processes it is told where to `resume`; rank 0 alone writes, and the others return an empty
+    record.
     """
     record = read_record(out / DONE)
     if record is not None:
@@ -84,7 +90,9 @@ def train(
         with contextlib.ExitStack() as held:
             own = stage_seed(seed, stage)
             rollouts = None if server is None else _rollouts(server, config, out, own, held)
-            record = _trained(stage, config, rows, base, out, own, rewards, reporter, asked, rollouts)
+            if world.world_size() == 1:
+                resume = newest_valid_checkpoint(out / "checkpoints")
+            record = _trained(stage, config, rows, base, out, own, rewards, reporter, asked, rollouts, resume)
         reporter.state = "finished"
     except Stopped:
         reporter.state = "stopped"
@@ -110,8 +118,6 @@ def train(
 def _rollouts(server: Server, config: Config, out: Path, seed: int, held: contextlib.ExitStack) -> Rollouts:
     """Start the server; it ends, and then its weights are deleted, when `held` is left."""
     assert config.grpo is not None
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise StageError('grpo with a vLLM server has one trainer process; several need serving.mode = "colocate"')
     rollouts = Rollouts(
         server,
         out / "weights",
@@ -136,6 +142,7 @@ def _trained(
     reporter: Reporter,
     asked: list[signal.Signals],
     rollouts: Rollouts | None,
+    resume: Path | None,
 ) -> dict[str, Any]:
     import datasets
     import torch
@@ -146,7 +153,6 @@ def _trained(
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     checkpoints = out / "checkpoints"
-    resume = newest_valid_checkpoint(checkpoints)
     table = getattr(config, stage)
     gpu = torch.cuda.is_available()
     reporter.device, reporter.torch_version = ("cuda" if gpu else "cpu"), torch.__version__
@@ -190,7 +196,7 @@ def _trained(
         "train_dataset": dataset,
         "processing_class": tokenizer,
         "peft_config": peft_config,
-        "callbacks": [_callback(table, stage, reporter, asked)],
+        "callbacks": [_callback(table, stage, reporter, asked, config.processes)],
     }
     if stage == "sft":
         options = trl.SFTConfig(
@@ -199,10 +205,10 @@ def _trained(
             packing=table.packing,
             completion_only_loss=table.completion_only_loss,
         )
-        trainer = trl.SFTTrainer(args=options, **common)
+        trainer = trl.SFTTrainer(args=_alone(options), **common)
     elif stage == "dpo":
         options = trl.DPOConfig(**arguments, max_length=config.runtime.max_length, beta=table.beta)
-        trainer = trl.DPOTrainer(args=options, **common)
+        trainer = trl.DPOTrainer(args=_alone(options), **common)
     else:
         options = trl.GRPOConfig(
             **arguments,
@@ -220,7 +226,7 @@ def _trained(
             # trl calls rollout_func experimental; the release is pinned
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
             functions = [_reward(*pair) for pair in rewards]
-            trainer = trl.GRPOTrainer(args=options, reward_funcs=functions, rollout_func=rollouts, **common)
+            trainer = trl.GRPOTrainer(args=_alone(options), reward_funcs=functions, rollout_func=rollouts, **common)
         if rollouts is not None:
             rollouts.attach(trainer)
     # trl's and transformers' printers and progress bars would repeat metrics.jsonl on stdout
@@ -242,6 +248,13 @@ def _trained(
         name = asked[0].name if asked else "the trainer"
         raise Stopped(f"{name} ended {stage} after step {trainer.state.global_step} of {table.max_steps}")
     return _finished(stage, config, trainer, tokenizer, out, base, seed)
+
+
+def _alone(options: Any) -> Any:
+    """trl's arguments for one GPU: a process that sees several would be given all, and split each batch over them."""
+    if options.n_gpu > 1 and world.world_size() == 1:
+        options._n_gpu = 1
+    return options
 
 
 def _reporters(config: Config, out: Path) -> None:
@@ -316,11 +329,11 @@ def _model(config: Config, base: Path, *, gpu: bool) -> tuple[Any, Any]:
     )
 
 
-def _callback(table: Any, stage: str, reporter: Reporter, asked: list[signal.Signals]) -> Any:
+def _callback(table: Any, stage: str, reporter: Reporter, asked: list[signal.Signals], processes: int) -> Any:
     """What happens between steps: reports, sealed checkpoints, and the stop that a signal asked for."""
     from transformers import TrainerCallback
 
-    boundary = table.steps_per_boundary if stage == "grpo" else 1
+    boundary = table.steps_per_boundary(processes) if stage == "grpo" else 1
 
     last_step_ended = time.monotonic()
 
@@ -340,18 +353,34 @@ def _callback(table: Any, stage: str, reporter: Reporter, asked: list[signal.Sig
             last_step_ended = time.monotonic()
             reporter.step_ended(state.global_step)
             reporter.beat()
-            if asked and state.global_step % boundary == 0:
+            if state.global_step % boundary == 0 and _anybody(bool(asked), args.device):
                 control.should_save = control.should_training_stop = True
             reporter.resume_clock()
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            seal_checkpoint(folder)
+            if world.world_size() > 1:
+                import torch
+
+                torch.distributed.barrier()  # each rank has written its random state
+            if world.rank() == 0:
+                seal_checkpoint(folder)
             size = sum(path.stat().st_size for path in folder.iterdir())
             reporter.saved(state.global_step, time.monotonic() - last_step_ended, size)
             reporter.resume_clock()
 
     return Callback()
+
+
+def _anybody(here: bool, device: Any) -> bool:
+    """Whether it is so in any of the processes, which all ask at the same step."""
+    if world.world_size() == 1:
+        return here
+    import torch
+
+    flag = torch.tensor(int(here), device=device)
+    torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+    return bool(flag.item())
 
 
 def _reward(name: str, score: Callable[[str, str], float]) -> Callable[..., list[float | None]]:
@@ -377,6 +406,8 @@ def _finished(
     """Save the merged model in one dtype and the stage's record; the checkpoints have done their duty."""
     import torch
 
+    if world.rank() > 0:
+        return {}
     model = trainer.accelerator.unwrap_model(trainer.model)
     partial, final = out / ".model.partial", out / "model"
     shutil.rmtree(partial, ignore_errors=True)
@@ -398,6 +429,7 @@ def _finished(
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "weights_sha256": digest_of_folder(final),
         "threads": torch.get_num_threads(),
+        "processes": world.world_size(),
         "torch": torch.__version__,
         "last": {name: last[name] for name in ("loss", "reward") if name in last},
     }

@@ -130,5 +130,5 @@ def test_check_of_a_folder_says_what_is_wrong_and_exits_2(configs: Configs) -> N
 def test_a_challenges_defaults_are_the_designs() -> None:
     found = challenge("tiny-sums")
     assert found.open and found.layout == {}
-    assert challenge("gsm8k-qwen2.5-0.5b-h200").layout["flavor"] == "h200x2"
+    assert challenge("gsm8k-qwen2.5-0.5b-h200").layout["flavor"] == "h200"
     assert challenge("gsm8k-qwen2.5-0.5b-h200").decision.train_seeds == 3

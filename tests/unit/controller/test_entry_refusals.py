@@ -29,7 +29,7 @@ image = "{folder}/image.sif"
     ("config", "serving", "said"),
     [
         (SERVICE, account(), "a service takes no entries: give them to a personal one"),
-        (SERVICE, "somebody-else", "as a submitter you have submit climb, status"),
+        (SERVICE, "somebody-else", "as a submitter you have submit climb"),
         (IMAGE, "", "lane default runs its jobs in an image; the stages of an entry run with the libraries"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_checkpoint_lies_on_a_generation_boundary() -> None:
             "save_steps": steps,
         }
         config = Config.model_validate({**composed(), "grpo": grpo})
-        assert config.grpo is not None and config.grpo.steps_per_boundary == steps
+        assert config.grpo is not None and config.grpo.steps_per_boundary() == steps
 
 
 def test_a_file_with_several_mistakes_names_each_with_its_line(tmp_path: Path) -> None:
