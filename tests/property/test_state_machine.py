@@ -2,8 +2,10 @@
 
 Attacked: that each attempt is executed once, no verdict rests on missing evidence, a slot has one value, every run
 ends or is blocked with a reason once faults stop, infrastructure is charged to nobody, the verdict is that of a run
-without faults, and record and slots never contradict each other. The record is a real Postgres on a clock that moves
-when the schedule says so; cluster and nodes are simulated. `python -m tests.nightly` plays more of them.
+without faults, nothing is executed again that has its value, a campaign's ledger is the undisturbed one's, and record
+and slots never contradict each other. Climbs (single, paired, packed, side by side), trainings of one process and of
+several tasks, and campaigns are played. The record is a real Postgres on a clock that moves when the schedule says so;
+cluster and nodes are simulated. `python -m tests.nightly` plays more of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What job scripts do on the simulated nodes: the claim of the real job, a made-up measurement, a real result file.
 
 Covered: claiming and confirming with the job's own code, results that the controllers see late (NFS), jobs that fail
-before they claim, in setup, or by the candidate's own exit code; tasks of arrays, packs that are cut off. Not covered:
-checkout, sandbox, the command itself (tests/unit/job has them).
+before they claim, in setup, or by the candidate's own exit code; tasks of arrays, packs that are cut off; resumable
+work that saves a checkpoint as it begins; launches (launches.py). Not covered: checkout, sandbox, the command itself
+(tests/unit/job has them).
 
 The nodes write into a folder of their own, the server's truth; the controllers' view of a file follows when the lag
 has passed. A claim is never seen after its result: one listing of the folder shows both.
@@ -15,7 +16,9 @@ import json
 import os
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from outerloop.compute.names import is_pack
 from outerloop.compute.simulated import Execution, Outcome, Simulated
@@ -23,6 +26,7 @@ from outerloop.job import array, claim, files, layout, pack
 from outerloop.job.report import Report, Stopped
 from outerloop.slots import ARRAY_MAP
 from outerloop.slots.files import read_json
+from tests.simulation.launches import exit_code, run_launch, save_checkpoint
 from tests.simulation.target import Behaviour
 
 MEASURE_SECONDS = 100.0
@@ -33,6 +37,10 @@ def task_of(job_id: str) -> int | None:
     """The number of an array's task; None for a job of its own."""
     task = job_id.partition("_")[2]
     return int(task) if task else None
+
+
+def _work(slot: Path) -> dict[str, Any]:
+    return dict((read_json(slot / layout.SPEC) or {}).get("work") or {})
 
 
 class Nodes:
@@ -49,7 +57,10 @@ class Nodes:
         self.rung: list[tuple[str, int]] = []
         """Wakes that ran: (run, number)."""
         self._seen_at: dict[Path, float] = {}
-        self.executed: Counter[tuple[str, int]] = Counter()
+        self.executed: Counter[tuple[str, int, int]] = Counter()
+        """Executions by slot, attempt and, for work that goes on where it was, restart."""
+        self.repeated: list[str] = []
+        """Slots that were executed although they had their value."""
 
     def __call__(self, run: Execution) -> Outcome:
         if "-wake-" in run.spec.name:
@@ -112,11 +123,16 @@ class Nodes:
         folder = self._folder(slot, attempt)
         folder.mkdir(exist_ok=True)
         me = claim.Identity(run.job_id, run.restart, run.node, run.node)
+        resumable = bool(_work(slot).get("resumable"))
         try:
-            claim.claim(str(folder), slot.name, attempt, me, os.environ, False)
+            claim.claim(str(folder), slot.name, attempt, me, os.environ, resumable)
         except claim.Refusal as refused:
             return refused.code
-        self.executed[(slot.name, attempt)] += 1
+        self.executed[(slot.name, attempt, run.restart if resumable else 0)] += 1
+        if (slot / "accepted").exists():
+            self.repeated.append(f"{slot.name[:8]} attempt {attempt}")
+        if resumable:
+            save_checkpoint(slot, 100 * attempt + run.restart)
         self._show(folder / layout.CLAIM, slot, attempt)
         return me
 
@@ -137,19 +153,28 @@ class Nodes:
         """Fill the report; returns the script's exit code."""
         spec = read_json(slot / layout.SPEC)
         assert spec is not None, "a job started before its spec was published"
-        behaviour = self.behaviours[spec["determinants"]["tree"]]
         if mishap == "setup":
             report.failed(Stopped("setup", "SCRATCH_FULL", "no space left on device"))
             return 1
-        if behaviour.exit_code:
-            name = f"EXIT_{behaviour.exit_code}"
-            report.failed(Stopped("command", name, "the command failed", exit_code=behaviour.exit_code))
+        if failing := self.own_exit_code(spec):
+            report.failed(Stopped("command", f"EXIT_{failing}", "the command failed", exit_code=failing))
             return 1
+        work = spec["work"]
+        if work.get("launch"):
+            run_launch(slot, attempt, report.me.restart, work)
+            report.body.update(outcome="ok", exit_code=0)
+            return 0
+        behaviour = self.behaviours[spec["determinants"]["tree"]]
         metric = spec["determinants"]["metric"]
         # Each attempt measures a little else: which one was pinned can be told from the value.
         value = behaviour.size if metric == "bytes" else behaviour.cost + attempt / 1000
         report.body.update(outcome="ok", metric={"name": metric, "text": str(value)}, exit_code=0)
         return 0
+
+    def own_exit_code(self, spec: Mapping[str, Any]) -> int:
+        """How the command of a slot with this spec ends by itself."""
+        launch = spec["work"].get("launch")
+        return exit_code(launch) if launch else self.behaviours[spec["determinants"]["tree"]].exit_code
 
     def _show(self, source: Path, slot: Path, attempt: int) -> None:
         assert self.cluster is not None

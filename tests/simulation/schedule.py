@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from outerloop.compute.protocol import JobState
+from tests.simulation.launches import CAMPAIGNS
 from tests.simulation.nodes import MEASURE_SECONDS
-from tests.simulation.target import CALM, CANDIDATES
+from tests.simulation.target import ASKED, CALM
 from tests.simulation.world import World
 
 PAUSES = (1.0, 7.0, 31.0, 67.0, MEASURE_SECONDS + 5, 131.0, 311.0, 701.0)
@@ -54,14 +55,17 @@ class _Schedule:
             "max_submit_jobs": rng.choice((None, None, 3)),
             "max_array_size": rng.choice((0, 1000, 1000, 4)),
         }
-        # Six measures at once cost twice what two do.
-        flavour = rng.choices(list(CANDIDATES), (6, 3, 2, 2))[0]
-        self.candidates = rng.sample(list(CANDIDATES[flavour]), rng.randint(1, 2))
+        # Six measures at once cost twice what two do, and a campaign's jobs come one after another.
+        flavour = rng.choices(list(ASKED), (6, 3, 2, 2, 2, 1))[0]
+        self.candidates = rng.sample(ASKED[flavour], rng.randint(1, 2))
         self.seconds = rng.choice(DURATIONS)
         self.steps = rng.randint(6, 16)
 
     def play(self) -> None:
         world, rng = self.world, self.random
+        for candidate in self.candidates:
+            if candidate in CAMPAIGNS and candidate not in world.calm_ledgers:
+                calm_verdict(world, candidate)
         world.begin(self.seed, **self.site)
         world.nodes.seconds = self.seconds
         world.log.append(f"site {self.site}, measures of {self.seconds:g} s")
@@ -248,9 +252,11 @@ def calm_verdict(world: World, candidate: str) -> tuple[str | None, str | None]:
     world.settle()
     run = world.runs()[candidate]
     assert run.state == "ended", world.describe()
+    if candidate in CAMPAIGNS:
+        world.calm_ledgers[candidate] = world.ledger(candidate)
     return run.verdict, run.verdict_reason
 
 
 def calm_verdicts(world: World) -> Verdicts:
     """The same of every candidate of every flavour."""
-    return {name: calm_verdict(world, name) for names in CANDIDATES.values() for name in names}
+    return {name: calm_verdict(world, name) for names in ASKED.values() for name in names}

@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 
 from outerloop.controller import plan
+from outerloop.controller.campaign_request import CampaignRequest
 from outerloop.controller.git import Mirror
 from outerloop.controller.request import ClimbRequest
 from outerloop.controller.submit import prepare_climb
+from outerloop.controller.training_request import TrainingRequest
 from outerloop.settings import Settings
 from outerloop.slots import StateRoot
+from tests.simulation.launches import CAMPAIGNS, TRAININGS, the_requests
 
 CONTRACT = """\
 [[benchmarks]]
@@ -79,6 +82,12 @@ KINDS: dict[str, tuple[dict[str, str], Behaviour]] = {
 depend on whether the winner was crowned before them."""
 CANDIDATES = {flavour: {f"{kind}-{flavour}".rstrip("-"): kind for kind in KINDS} for flavour in FLAVOURS}
 """Names of the candidates of each flavour, and the kind that each is."""
+ASKED: dict[str, tuple[str, ...]] = {
+    **{flavour: tuple(names) for flavour, names in CANDIDATES.items()},
+    "trainings": tuple(TRAININGS),
+    "campaigns": tuple(CAMPAIGNS),
+}
+"""Everything that a schedule may submit, by flavour."""
 
 
 VERDICTS = {
@@ -88,7 +97,11 @@ VERDICTS = {
     "bigger": ("rejected", "suite-regression"),
 }
 """What each kind comes to when nothing goes wrong."""
-CALM = {name: VERDICTS[kind] for names in CANDIDATES.values() for name, kind in names.items()}
+CALM = {
+    **{name: VERDICTS[kind] for names in CANDIDATES.values() for name, kind in names.items()},
+    **{name: verdict for name, (_plan, verdict) in TRAININGS.items()},
+    **dict.fromkeys(CAMPAIGNS, ("finished", "")),
+}
 """The same by candidate. A test plays them all without a fault; schedules are compared with this table."""
 
 
@@ -96,7 +109,7 @@ CALM = {name: VERDICTS[kind] for names in CANDIDATES.values() for name, kind in 
 class Target:
     """The requests by candidate, and how each tree behaves."""
 
-    requests: dict[str, ClimbRequest]
+    requests: dict[str, ClimbRequest | TrainingRequest | CampaignRequest]
     behaviours: dict[str, Behaviour]
 
 
@@ -119,7 +132,7 @@ def make_target(folder: Path, settings: Settings, root: StateRoot, patch: pytest
             stream += _commit(name, KINDS[kind][0], f"refs/heads/{base}")
     git("init", "-q", "-b", "base")
     git("fast-import", "--quiet", data=stream)
-    requests: dict[str, ClimbRequest] = {}
+    requests: dict[str, ClimbRequest | TrainingRequest | CampaignRequest] = {}
     behaviours: dict[str, Behaviour] = {}
     for flavour in FLAVOURS:
         base = f"base-{flavour}".rstrip("-")
@@ -128,6 +141,7 @@ def make_target(folder: Path, settings: Settings, root: StateRoot, patch: pytest
             prepared = prepare_climb(settings, root, repository=repo, benchmark="speed", base=base, candidate=name)
             requests[name] = prepared.request
             behaviours[git("rev-parse", f"{name}^{{tree}}")] = KINDS[kind][1]
+    requests.update(the_requests(settings, root, repo, "base"))
     patch.setattr(plan, "parse_contract", functools.lru_cache(plan.parse_contract))
     for method in ("tree", "blob", "changes", "has"):
         patch.setattr(Mirror, method, _remembered(getattr(Mirror, method)))

@@ -20,6 +20,7 @@ import pytest
 from sqlalchemy import event
 
 from outerloop import effects
+from outerloop.champion import EvalEvent, Event, events_to_jsonl
 from outerloop.compute.names import is_pack
 from outerloop.compute.protocol import JobState
 from outerloop.compute.simulated import Faults, Simulated, Site
@@ -27,6 +28,7 @@ from outerloop.compute.simulation.site import uniform_site
 from outerloop.controller import deployment as deployment_module
 from outerloop.controller import tick as tick_module
 from outerloop.controller.advance import advance
+from outerloop.controller.campaign_ledger import CampaignLedger
 from outerloop.controller.deployment import Deployment, open_deployment
 from outerloop.controller.evidence import verify
 from outerloop.controller.ledger import Ledger
@@ -37,12 +39,13 @@ from outerloop.settings import Settings
 from outerloop.slots import SlotDirectory, StateRoot
 from tests.simulation import processes
 from tests.simulation.clock import DatabaseClock
+from tests.simulation.launches import CAMPAIGNS
 from tests.simulation.nodes import Nodes, task_of
 from tests.simulation.processes import Process
 from tests.simulation.target import make_target
 
 TABLES = (
-    *("heartbeats", "events", "leases", "champions", "wakes", "awaits"),
+    *("heartbeats", "campaign_events", "events", "leases", "champions", "wakes", "awaits"),
     *("attempts", "arrays", "measures", "slots", "runs"),
 )
 START = 1_790_000_000.0
@@ -52,6 +55,15 @@ OVER = frozenset(
 )
 """Reasons that say that the job is over; silence must never be taken for it."""
 CHARGED_TO_NOBODY = {"INFRASTRUCTURE", "CANCELLED"}
+
+
+def _outcome(event: Event) -> tuple[str, ...]:
+    """What an event says that does not depend on the order of events; the last champion is compared by the verdict."""
+    if event.kind == "run":
+        return ("run", event.run_id, event.status, str(event.checkpoints))
+    if isinstance(event, EvalEvent):
+        return ("eval", event.subject, event.status, str(event.row))
+    return (event.kind,) if event.kind in {"generation", "round"} else ()
 
 
 def _remember_plans(connection: Any, _record: Any) -> None:
@@ -86,6 +98,8 @@ class World:
         self._deployments: list[Deployment] = []
         self._serial = itertools.count(1)
         self.parked: list[Process] = []
+        self.calm_ledgers: dict[str, list[Event]] = {}
+        """Of campaigns that nothing disturbed; their configs have this world's paths in them."""
         self.begin(0)
 
     def close(self) -> None:
@@ -259,6 +273,7 @@ class World:
         """What no moment may contradict, whatever is half done: the record never says more than the disk."""
         twice = {key: n for key, n in self.nodes.executed.items() if n > 1}
         assert not twice, f"attempts that were executed more than once: {twice}"
+        assert not self.nodes.repeated, f"executed although the value was there: {self.nodes.repeated}"
         slots = {slot.id: slot for slot in self.clock.rows("slots")}
         for slot in slots.values():
             pin = self.root.slot(slot.digest) / "accepted"
@@ -270,8 +285,10 @@ class World:
                 assert value is not None, f"slot {slot.digest[:8]}: the pinned result cannot be read"
                 assert slot.result == dict(value.body), "the record's value is not the pinned one"
             if slot.state == "failed":
-                behaviour = self.target.behaviours[(self._directory(slot.digest).spec() or {})["determinants"]["tree"]]
-                assert behaviour.exit_code, f"slot {slot.digest[:8]} charged for {slot.reason}: {slot.detail}"
+                spec = self._directory(slot.digest).spec() or {}
+                assert self.nodes.own_exit_code(spec), (
+                    f"slot {slot.digest[:8]} charged for {slot.reason}: {slot.detail}"
+                )
         for attempt in self.clock.rows("attempts"):
             if attempt.state == "settled":
                 said = self._directory(slots[attempt.slot_id].digest).settled(attempt.n)
@@ -321,9 +338,28 @@ class World:
                 assert said == calm[name], f"{name}: {said}, without faults {calm[name]}: {run.sentence}"
                 checked = verify(deployment.context, run.id, run.evidence, record=deployment.record)
                 assert checked.agrees, f"{name}: {checked.differences}"
+                if name in CAMPAIGNS:
+                    self._compare_ledger(name)
         crowned = [champion.run_id for champion in self.clock.rows("champions")]
         accepted = [run.id for run in runs.values() if run.verdict == "accepted"]
         assert sorted(crowned) == sorted(accepted), "champions and accepted runs differ"
+
+    def ledger(self, name: str) -> list[Event]:
+        """The events of a campaign, as they are on disk."""
+        return CampaignLedger(self.root, self.target.requests[name].id).read()
+
+    def _compare_ledger(self, name: str) -> None:
+        """A campaign's ledger is that of the undisturbed one, times aside. Where several jobs may run at a time their
+        order is the cluster's, and what they found is the same."""
+        told, calm = self.ledger(name), self.calm_ledgers[name]
+        trained = Counter(event.run_id for event in told if event.kind == "run")
+        assert trained and max(trained.values()) == 1, f"{name}: trained more than once: {trained}"
+        if CAMPAIGNS[name] == 1:
+            found, expected = (events_to_jsonl(events, times=False).splitlines() for events in (told, calm))
+        else:
+            found, expected = (sorted(_outcome(event) for event in events) for events in (told, calm))
+        differing = [pair for pair in itertools.zip_longest(found, expected) if pair[0] != pair[1]]
+        assert not differing, f"{name}: its ledger differs from the undisturbed one's: {differing[:2]}"
 
     def check_blocked(self) -> None:
         """A run that is not ended says why, and what it says is nobody's fault."""
