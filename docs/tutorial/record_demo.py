@@ -121,12 +121,12 @@ def pack(state: Path, output: Path) -> None:
 
 
 def wanted(path: Path, state: Path) -> bool:
-    """Requests, ledgers, specs, results, logs and reports; of weights only the small checkpoints of trainings."""
+    """Requests, ledgers, champions, specs, results, logs, reports; of weights only small checkpoints of trainings."""
     parts = path.relative_to(state).parts
     match parts:
         case ("runs", _run, "request.json") | ("runs", _run, "events", _) | ("runs", _run, "campaign", "events", _, _):
             return True
-        case ("arrays", *_):
+        case ("arrays", *_) | ("champions", _, _):
             return True
         case ("mirrors", *inner):
             return "hooks" not in inner  # the contract at each base, which an argument quotes

@@ -83,6 +83,12 @@ def test_every_page_of_the_demo(database: str) -> None:
         # However old the recording gets, its chart is full and nothing is said to be late.
         days = asking.get("/api/charts/days").json["data"]
         assert sum(sum(trace["y"]) for trace in days) == len(runs)
+        champion = asking.get("/api/benchmarks").json["benchmarks"][0]
+        assert champion["champion_run"] in {run["id"] for run in runs if run["verdict"] == "accepted"}
+        assert champion["champion_value"] in harmless_page(asking, "/benchmarks").text
+        [sweep] = asking.get("/api/plans").json["plans"]
+        assert sweep["expected"]["candidate"].startswith("lease_tasks_x") and len(sweep["measured"]) == 3
+        assert sweep["run_id"] in harmless_page(asking, "/plans").text
         assert "1 min ago" in harmless_page(asking, "/").text and " d ago" not in harmless_page(asking, "/").text
         for run in runs:
             page = harmless_page(asking, f"/runs/{run['id']}")
