@@ -37,6 +37,8 @@ EFFECTS: dict[str, str] = {
     "entry.data": "an entry's clean data are put into the state folder, or the folder of sealed rows is made",
     "champion.link": "champions/<key>/<seq>.json is linked into place: the compare-and-set",
     "noise.study": "noise/<key>/<number>.json is linked into place: a finished noise study",
+    "study.asked": "studies/<nonce>.json is linked into place: a submitter of a service asked for a noise study",
+    "study.remove": "studies/<nonce>.json is removed: the study was answered",
     "ladder.link": "ladders/<key>/<seq>.json is linked into place: a rung is claimed",
     "spool.make": "a folder of the spool is made, or its mode is set right",
     "spool.public": "what a service says of itself is written into its spool",

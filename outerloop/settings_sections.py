@@ -388,10 +388,10 @@ class TargetSettings(_Section):
         min_length=1,
         description="A base must lie in the history of one of these; the first is the default.",
     )
-    accept: Annotated[tuple[Literal["climb", "training"], ...], BeforeValidator(_options)] = Field(
-        default=("climb",),
+    accept: Annotated[tuple[Literal["climb", "noise", "training"], ...], BeforeValidator(_options)] = Field(
+        default=("climb", "noise"),
         min_length=1,
-        description="What submitters may ask: climb; training runs a command of their own, in the sandbox.",
+        description="What submitters may ask: climb, noise; training runs a command of their own, in the sandbox.",
     )
     lanes: Annotated[tuple[str, ...], BeforeValidator(_options)] = Field(
         default=(), description="Lanes that a training may name. Empty: it runs in gpu or default and names none."

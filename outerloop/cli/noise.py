@@ -7,20 +7,23 @@ contract. Not covered: which measures (controller.noise), the arithmetic (climb.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from outerloop.cli.common import emit_json, json_option, notes, opened, say, the_settings
+from outerloop.cli.common import emit_json, explained, json_option, notes, opened, say, the_settings
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.numbers import Whole
-from outerloop.cli.text import Columns, folded
+from outerloop.cli.service_client import left_in_spool, the_client
+from outerloop.cli.text import Columns, folded, harmless, one_line
 
 if TYPE_CHECKING:
     from outerloop.climb.noise import NoiseStudy
-    from outerloop.controller.noise import Series, SeriesRunner, SeriesState
+    from outerloop.controller.noise import SeriesRunner, SeriesState
+    from outerloop.controller.service.client import Client
 
 __all__ = ["noise"]
 
@@ -69,8 +72,18 @@ def noise(
     as_json: bool,
 ) -> None:
     settings = the_settings()
+    client = the_client(settings)
+    if client is not None:
+        with explained():
+            nonce = _of_service(client, benchmark, repeats, gain, repo, base, nodes)
+            if wait:
+                _report(_told(client, nonce, quiet=as_json), repo, write=write, as_json=as_json)
+            else:
+                left_in_spool(client, nonce, as_json=as_json)
+        return
     with opened(settings) as deployment:
         from outerloop.controller.noise import NoSeries, SeriesRunner, prepare_series
+        from outerloop.controller.noise_study import kept, studied
         from outerloop.controller.plan import ContractGone, EnvironmentFilesMissing
         from outerloop.controller.submit import Refusal
 
@@ -79,23 +92,73 @@ def noise(
                 settings, deployment.root, repository=repo.absolute(), benchmark=benchmark, base=base, repeats=repeats
             )
             runner = SeriesRunner(deployment, series, nodes=nodes)
-            runner.commit()
+            runner.enter()
             state = _measure(runner, wait=wait, quiet=as_json)
+            notes(state.notes)
+            if not state.rests:
+                _not_yet(len(state.measured), state.total, sum(state.live.values()), as_json)
+                return
+            body = kept(deployment.root, series, state, studied(series, state, gain))
         except (NoSeries, Refusal) as error:
             raise CliError(str(error), ExitCode.REFUSED) from error
         except (ContractGone, EnvironmentFilesMissing) as error:
             raise CliError(str(error)) from error
-        notes(state.notes)
-        if not state.rests:
-            _not_yet(state, as_json)
-            return
-        study = _study(series, state, gain)
-        kept = _keep(deployment.root, series, state, study)
-        edited = _write(repo.absolute(), series, study) if write else None
+        _report(body, repo, write=write, as_json=as_json)
+
+
+def _of_service(
+    client: Client, benchmark: str, repeats: int, gain: Decimal | None, repo: Path, base: str | None, nodes: int
+) -> str:
+    """Leave the study in the spool; returns the name of the submission."""
+    from pydantic import ValidationError
+
+    from outerloop.controller.service.client import NoService
+
+    try:
+        return client.noise(
+            repo.absolute(),
+            benchmark,
+            base=base,
+            repeats=repeats,
+            nodes=nodes,
+            gain="" if gain is None else str(gain),
+        ).nonce
+    except NoService as error:
+        raise CliError(str(error), ExitCode.NOT_FOUND) from error
+    except ValidationError as error:
+        detail = error.errors(include_url=False, include_input=False)[0]
+        raise CliError(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}") from error
+
+
+def _told(client: Client, nonce: str, *, quiet: bool) -> dict[str, Any]:
+    """Wait until the service has answered with the study; its body."""
+    pause, longest = WAIT_POLL_SECONDS
+    last = ""
+    while True:
+        told = client.answer(nonce) or {}
+        if told.get("state") == "refused":
+            raise CliError(f"{client.service} refused it: {harmless(str(told.get('why')))}", ExitCode.REFUSED)
+        if told.get("state") == "studied":
+            return dict(told["study"])
+        line = f"{told['measured']} of {told['total']} measured" if told else "in the spool"
+        if line != last and not quiet:
+            click.echo(line, err=True)
+        pause = WAIT_POLL_SECONDS[0] if line != last else min(pause * 1.5, longest)
+        last = line
+        time.sleep(pause)
+
+
+def _report(body: Mapping[str, Any], repo: Path, *, write: bool, as_json: bool) -> None:
+    from pydantic import TypeAdapter
+
+    from outerloop.climb.noise import NoiseStudy
+
+    study: NoiseStudy = TypeAdapter(NoiseStudy).validate_python(body["study"])
+    edited = _write(repo.absolute(), body, study) if write else None
     if as_json:
-        emit_json({**kept, "contract": str(edited) if edited else None})
+        emit_json({**body, "contract": str(edited) if edited else None})
         return
-    for line in _text(series, state, study):
+    for line in _text(body, study):
         click.echo(line)
     if edited is not None:
         click.echo()
@@ -122,65 +185,15 @@ def _measure(runner: SeriesRunner, *, wait: bool, quiet: bool) -> SeriesState:
         time.sleep(pause)
 
 
-def _not_yet(state: SeriesState, as_json: bool) -> None:
-    live = sum(state.live.values())
+def _not_yet(measured: int, total: int, live: int, as_json: bool) -> None:
     if as_json:
-        emit_json({"state": "measuring", "measured": len(state.measured), "total": state.total, "jobs": live})
+        emit_json({"state": "measuring", "measured": measured, "total": total, "jobs": live})
         return
-    click.echo(f"{len(state.measured)} of {state.total} measured, {live} jobs in the queue.")
+    click.echo(f"{measured} of {total} measured, {live} jobs in the queue.")
     click.echo("The same command goes on from here.")
 
 
-def _study(series: Series, state: SeriesState, gain: Decimal | None) -> NoiseStudy:
-    from outerloop.climb.noise import study_noise
-
-    if state.exhausted:
-        digest, why = state.exhausted[0]
-        raise CliError(
-            f"{len(state.exhausted)} of {state.total} measures used up their attempts; the first: {why}\n"
-            f"Give them their attempts again with `outerloop retry {digest[:12]}`, then repeat this command.",
-            ExitCode.REFUSED,
-        )
-    if state.failed:
-        raise CliError(
-            f"the base itself gives no value in {len(state.failed)} of {state.total} measures, so there is nothing to"
-            f" recommend. The first: {state.failed[0]}",
-            ExitCode.REFUSED,
-        )
-    alpha = getattr(series.benchmark.parsed_rule(), "alpha", Decimal("0.05"))
-    beta = getattr(series.benchmark.parsed_rule(), "beta", Decimal("0.05"))
-    try:
-        return study_noise(state.noise_values(), wanted_gain=gain, alpha=alpha, beta=beta)
-    except ValueError as error:
-        raise CliError(str(error), ExitCode.REFUSED) from error
-
-
-def _keep(root: Any, series: Series, state: SeriesState, study: NoiseStudy) -> dict[str, Any]:
-    """Store the study: verdicts that are asked for from now on know this noise."""
-    from datetime import UTC, datetime
-
-    from pydantic import TypeAdapter
-
-    from outerloop.climb.noise import NoiseStudy, contract_fragment
-    from outerloop.controller.noise_store import keep_study
-
-    body = {
-        "schema": 1,
-        "target": series.request.target,
-        "benchmark": series.benchmark.name,
-        "definition": series.request.definition,
-        "base_commit": series.request.base_commit,
-        "base_tree": series.request.base_tree,
-        "values": [{**vars(item), "value": str(item.value)} for item in state.measured],
-        "study": TypeAdapter(NoiseStudy).dump_python(study, mode="json"),
-        "fragment": contract_fragment(study),
-        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-    }
-    keep_study(root, series.request.target, series.benchmark, body)
-    return body
-
-
-def _write(repository: Path, series: Series, study: NoiseStudy) -> Path:
+def _write(repository: Path, body: Mapping[str, Any], study: NoiseStudy) -> Path:
     from outerloop.climb.noise import contract_fragment
     from outerloop.contract import CONTRACT_FILE, parse_contract
     from outerloop.contract_edit import EditRefused, with_benchmark_keys
@@ -191,8 +204,8 @@ def _write(repository: Path, series: Series, study: NoiseStudy) -> Path:
     lines = "\n".join(f"  {key} = {value}" for key, value in values.items())
     try:
         text = path.read_bytes().decode("utf-8")
-        present = parse_contract(text, CONTRACT_FILE).benchmark(series.benchmark.name)
-        if present.definition_hash() != series.request.definition:
+        present = parse_contract(text, CONTRACT_FILE).benchmark(str(body["benchmark"]))
+        if present.definition_hash() != body["definition"]:
             raise CliError(
                 f"{path} defines {present.name} in another way than the base that was measured; nothing was written",
                 ExitCode.REFUSED,
@@ -211,19 +224,21 @@ def _write(repository: Path, series: Series, study: NoiseStudy) -> Path:
 # text
 
 
-def _text(series: Series, state: SeriesState, study: NoiseStudy) -> list[str]:
+def _text(body: Mapping[str, Any], study: NoiseStudy) -> list[str]:
     from outerloop.climb.noise import contract_fragment
     from outerloop.climb.text import number, percent
 
-    benchmark = series.benchmark
     what = f"{study.seeds} seeds" if study.seeds else f"{study.values} repeats"
     lines = [
-        f"{benchmark.metric} of {benchmark.name} at {series.request.base_commit[:12]}"
-        f" ({series.request.base_revision}): {study.values} values, {what}",
+        one_line(
+            f"{body['metric']} of {body['benchmark']} at {body['base_commit'][:12]} ({body['base_revision']}):"
+            f" {study.values} values, {what}"
+        ),
         "",
     ]
     rows = [
-        [str(item.seed) if item.seed else "-", number(item.value), item.node, item.job_id] for item in state.measured
+        [str(item["seed"] or "-"), number(Decimal(item["value"])), str(item["node"]), str(item["job_id"])]
+        for item in body["values"]
     ]
     lines += [
         f"  {line}"

@@ -1,7 +1,7 @@
 """What a submitter of a service sees: the same commands, answered from the spool.
 
 Covered: submit climb and training, status, show, explain, logs and cancel of a submitter, and the refusal of everything
-else. Not covered: the service's own commands, which work on the record.
+else. Not covered: noise studies (noise.py), the service's own commands, which work on the record.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "cancel",
     "explain",
+    "left_in_spool",
     "logs",
     "refuse_submitters",
     "show",
@@ -35,7 +36,7 @@ __all__ = [
 
 WAIT_POLL_SECONDS = (0.5, 15.0)
 WIDTH = 80
-HERE = "submit climb, submit training, status, show, explain, logs and cancel"
+HERE = "submit climb, submit training, noise, status, show, explain, logs and cancel"
 
 
 def the_client(settings: Settings | None = None) -> Client | None:
@@ -122,14 +123,19 @@ def submit_training(
     _left(client, left.nonce, wait=wait, as_json=as_json)
 
 
+def left_in_spool(client: Client, nonce: str, *, as_json: bool) -> None:
+    """Say that a submission waits for the service's next tick."""
+    if as_json:
+        emit_json({"submission": nonce, "state": "spool", "service": client.service})
+        return
+    click.echo(f"submission {nonce} is in the spool of {client.service}")
+    click.echo("Its next tick takes it in; `outerloop status` says what became of it.")
+
+
 def _left(client: Client, nonce: str, *, wait: bool, as_json: bool) -> None:
     """Say that a submission lies in the spool, or wait for the end of its run."""
     if not wait:
-        if as_json:
-            emit_json({"submission": nonce, "state": "spool", "service": client.service})
-        else:
-            click.echo(f"submission {nonce} is in the spool of {client.service}")
-            click.echo("Its next tick takes it in; `outerloop status` says what became of it.")
+        left_in_spool(client, nonce, as_json=as_json)
         return
     body = _wait(client, nonce)
     if as_json:
@@ -165,9 +171,9 @@ def _standing(body: dict[str, Any]) -> str:
 
 def status(client: Client, *, as_json: bool) -> None:
     """One's own runs and refusals."""
-    runs, refused = client.runs(), client.refusals()
+    runs, refused, studies = client.runs(), client.refusals(), client.studies()
     if as_json:
-        emit_json({"service": client.service, "runs": runs, "refused": refused})
+        emit_json({"service": client.service, "runs": runs, "refused": refused, "studies": studies})
         return
     click.echo(f"Your runs at the service of {client.service}")
     if not runs:
@@ -178,6 +184,10 @@ def status(client: Client, *, as_json: bool) -> None:
             for b in runs
         ]
         console().print(Columns(["RUN", "BENCHMARK", "STANDS", "CANDIDATE"], rows, give="CANDIDATE", indent=2))
+    for body in studies[:10]:
+        far = f"{body['measured']} of {body['total']} measured"
+        told = "there" if body["state"] == "studied" else far
+        click.echo(f"noise of {one_line(str(body['benchmark']))}: {told}")
     for body in refused[:10]:
         click.echo(folded(f"refused: {harmless(str(body.get('why')))}", WIDTH, "  "))
 

@@ -22,7 +22,7 @@ from sqlalchemy import select
 from outerloop.climb import MeasureRequest
 from outerloop.climb.noise import ENOUGH_NODES, ENOUGH_SEEDS, FEWEST_VALUES, NoiseValue
 from outerloop.climb.plan import cached_seed
-from outerloop.compute.protocol import NoAnswer, When
+from outerloop.compute.protocol import NoAnswer, SiteLimits, When
 from outerloop.contract import Benchmark, Contract
 from outerloop.controller.champions import champion_now
 from outerloop.controller.deployment import Deployment, account
@@ -67,19 +67,32 @@ class Series:
 
 
 def prepare_series(
-    settings: Settings, root: StateRoot, *, repository: Path, benchmark: str, base: str | None, repeats: int
+    settings: Settings,
+    root: StateRoot,
+    *,
+    repository: Path,
+    benchmark: str,
+    base: str | None,
+    repeats: int,
+    default: str = "",
+    submitter: str = "",
+    revision: str = "",
 ) -> Series:
     """Resolve the base (as a climb would) and list its measures. Pins the base in the mirror, writes nothing else.
+
+    The last three are a service's: the revision that stands for the default branch, who asked, and what the base was
+    called there.
 
     Raises NoSeries, Refusal, GitError, ContractError, ContractGone, LaneError.
     """
     repo = Repository.open(repository)
     mirror = Mirror(root.mirror(repo.identity))
     mirror.ensure()
-    commit = resolve_commit(repo, mirror, base) if base is not None else repo.commit(repo.default_branch())
+    branch = default or (repo.default_branch() if base is None else "")
+    commit = resolve_commit(repo, mirror, base) if base is not None else repo.commit(branch)
     if not mirror.has(commit):
         mirror.pin(repo, {f"commits/{commit}": commit})
-    revision = base or repo.default_branch()
+    revision = revision or base or branch
     contract = read_contract(mirror, commit)
     studied = contract.benchmark(benchmark)
     if base is None:
@@ -102,9 +115,9 @@ def prepare_series(
         candidate_commit=commit,
         candidate_tree=tree,
         candidate_revision=revision,
-        subject=repo.subject(commit) if base is not None else "",
+        subject=mirror.subject(commit) if base is not None else "",
         promotable=False,
-        submitter=account(),
+        submitter=submitter or account(),
         repository=str(repo.top),
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         execution=executions(settings, repo, (studied,)),
@@ -183,12 +196,22 @@ class SeriesState:
 class SeriesRunner:
     """Brings one study forward; every pass can be the last of this process."""
 
-    def __init__(self, deployment: Deployment, series: Series, *, nodes: int = DEFAULT_NODES) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        series: Series,
+        *,
+        nodes: int = DEFAULT_NODES,
+        limits: SiteLimits | NoAnswer | None = None,
+        submitter_gpu_hours: float | None = None,
+    ) -> None:
+        """`limits`: what the site says of itself, asked for where it is not given."""
         self.deployment = deployment
         self.context = deployment.context
         self.series = series
         self.planned = self._planned()
-        self.share = self._share(nodes)
+        self.submitter_gpu_hours = submitter_gpu_hours
+        self.share = self._share(nodes, limits)
 
     def _planned(self) -> list[Planned]:
         mirror = Mirror(self.context.root.mirror(self.series.request.target))
@@ -203,11 +226,12 @@ class SeriesRunner:
         first = {item.work.digest: item for item in reversed(planned)}
         return [item for item in planned if first[item.work.digest] is item]
 
-    def _share(self, nodes: int) -> int:
+    def _share(self, nodes: int, limits: SiteLimits | NoAnswer | None) -> int:
         """The most values that one node should give; all of them where nodes can't be chosen."""
         total = len(self.series.measures)
-        limits = self.context.compute.limits() if nodes > 1 else NoAnswer("")
-        if isinstance(limits, NoAnswer):
+        if limits is None and nodes > 1:
+            limits = self.context.compute.limits()
+        if limits is None or isinstance(limits, NoAnswer) or nodes <= 1:
             return total
         lane = self.series.request.execution[self.series.request.benchmark].lane
         partition = str(lane.get("partition") or "")
@@ -216,7 +240,7 @@ class SeriesRunner:
         self.there = int(there) if there.isdigit() else 1
         return total if self.there <= 1 else math.ceil(total / min(nodes, self.there))
 
-    def commit(self) -> None:
+    def enter(self) -> None:
         """Publish the specs and commit the slots. Repeating it changes nothing."""
         for item in self.planned:
             self.context.slot(item.work.digest).write_spec(item.work.determinants.canonical(), item.work.facts)
@@ -224,9 +248,12 @@ class SeriesRunner:
             for item in sorted(self.planned, key=lambda p: p.work.digest):
                 ensure_slot(session, self.context, self.context.record.realm_id, self.series.request, item.work)
 
-    def look(self) -> SeriesState:
-        """One pass: fold what the queue and the files show, submit what can go, say how far it is."""
-        notes = self._fold()
+    def look(self, *, fresh: bool = True) -> SeriesState:
+        """One pass: fold what the queue and the files show, submit what can go, say how far it is.
+
+        Without `fresh`, the queue is what this process saw of it before.
+        """
+        notes = self._fold(fresh=fresh)
         slots = self._slots()
         notes += self._submit(slots)
         return self._state(notes)
@@ -245,12 +272,13 @@ class SeriesRunner:
         with self.context.record.reading() as session:
             return live_attempts(session, self.context.record.realm_id, [slot.id for slot in slots])
 
-    def _fold(self) -> list[str]:
+    def _fold(self, *, fresh: bool) -> list[str]:
         slots = self._slots()
         attempts = self._live(slots)
         if not attempts:
             return []
-        self.deployment.forget_observation()
+        if fresh:
+            self.deployment.forget_observation()
         observation = self.deployment.observation()
         recovered, _report = recover_intents(self.context, observation, attempts)
         folded = fold_attempts(self.context, observation, self._live(slots))
@@ -278,7 +306,7 @@ class SeriesRunner:
             self.context,
             None,
             ready,
-            Budget(gpu_hours=hours),
+            Budget(gpu_hours=hours, submitter_gpu_hours=self.submitter_gpu_hours),
             lease_seconds=self.context.patience.lease,
             exclude=exclude,
         )

@@ -102,6 +102,7 @@ def tick(deployment: Deployment) -> TickReport:
         for run_id in _due(deployment):
             _advance_one(deployment, run_id, report)
         _tell(deployment, report)
+        _study(deployment, report)
         report.notes += deployment.notes
         report.seconds = time.monotonic() - started
         _heartbeat(deployment, report)
@@ -148,6 +149,14 @@ def _tell(deployment: Deployment, report: TickReport, *run_ids: str) -> None:
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 raise
             report.notes.append(f"answers could not be written: {error}; the next tick writes them")
+
+
+def _study(deployment: Deployment, report: TickReport) -> None:
+    """Bring forward the noise studies that a service's submitters asked for."""
+    if deployment.settings.mode == "service":
+        from outerloop.controller.service.intake import go_on
+
+        report.notes += go_on(deployment)
 
 
 def _fold(deployment: Deployment, report: TickReport) -> None:

@@ -129,5 +129,9 @@ class StateRoot:
         """The noise studies of one benchmark."""
         return self.path / "noise" / _checked(key)
 
+    def study(self, nonce: str) -> Path:
+        """A noise study that a service's submitter asked for and that is not there yet."""
+        return self.path / "studies" / f"{_checked(nonce)}.json"
+
     def inbox_request(self, run_id: str) -> Path:
         return self.inbox / f"{_checked(run_id)}.json"

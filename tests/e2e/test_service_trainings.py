@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outerloop.controller.deployment import Deployment
+from outerloop.controller.deployment import Deployment, account
 from outerloop.controller.service.client import Client, NoService
 from outerloop.controller.service.intake import serve
 from outerloop.controller.service.spool import MAX_HEADER_BYTES, Spool, SubmissionError
@@ -30,11 +30,13 @@ class Service(World):
         self.spool.make()
         self.say()
         self.client = Client(self.spool, "svc")
+        self.account = account()
 
     def say(self, isolation: str = "bwrap", limits: dict[str, Any] | None = None, **target: Any) -> None:
         """The operator's config."""
-        target = {"repository": str(self.repo), "accept": ["climb", "training"], **target}
-        service = {"spool": str(self.spool.path), "targets": {"tsp": target}, **(limits or {})}
+        target = {"repository": str(self.repo), "accept": ["climb", "noise", "training"], **target}
+        targets = target.pop("targets", {"tsp": target})
+        service = {"spool": str(self.spool.path), "targets": targets, **(limits or {})}
         given = self.settings.model_dump(exclude={"service", "mode", "isolation", "lanes", "backend"})
         lanes = {"default": LaneSettings(max_minutes=600), "long": LaneSettings()}
         self.settings = Settings(

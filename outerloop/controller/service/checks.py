@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import func, select
 
@@ -21,8 +22,19 @@ from outerloop.controller.training_request import Request
 from outerloop.dispatch.budget import spent_by_submitter
 from outerloop.record.models import Run
 from outerloop.settings_sections import TargetSettings
+from outerloop.slots import StateRoot
+from outerloop.slots.files import read_json
 
-__all__ = ["check_budgets", "mirror_with", "refuse_unsealed"]
+__all__ = ["check_budgets", "mirror_of", "mirror_with", "open_studies", "refuse_unsealed"]
+
+
+def mirror_of(deployment: Deployment, target: TargetSettings) -> Mirror:
+    """The target's mirror with its registered refs as they are now. Raises GitError."""
+    repo = Repository.open(target.repository)
+    mirror = Mirror(deployment.root.mirror(repo.identity))
+    mirror.ensure()
+    mirror.pin(repo, {f"refs/{ref}": repo.commit(ref) for ref in target.refs})
+    return mirror
 
 
 def mirror_with(deployment: Deployment, target: TargetSettings, candidate: str, scratch: Path) -> Mirror:
@@ -30,10 +42,7 @@ def mirror_with(deployment: Deployment, target: TargetSettings, candidate: str, 
 
     Raises SubmissionError, GitError.
     """
-    repo = Repository.open(target.repository)
-    mirror = Mirror(deployment.root.mirror(repo.identity))
-    mirror.ensure()
-    mirror.pin(repo, {f"refs/{ref}": repo.commit(ref) for ref in target.refs})
+    mirror = mirror_of(deployment, target)
     if (scratch / "bundle").stat().st_size:
         unbundle(scratch / "bundle", scratch / "quarantine.git", mirror, {candidate})
     if not mirror.has(candidate):
@@ -51,6 +60,12 @@ def refuse_unsealed(executions: Mapping[str, Execution]) -> None:
         )
 
 
+def open_studies(root: StateRoot) -> list[tuple[Path, dict[str, Any]]]:
+    """Noise studies that submitters asked for and that are not there yet, with their files."""
+    found = sorted((root.path / "studies").glob("*.json"))
+    return [(path, body) for path in found if (body := read_json(path)) is not None]
+
+
 def check_budgets(deployment: Deployment, owner: str, request: Request, of_target: int | None = None) -> None:
     """Refuse what the target's or the submitter's runs or GPU-hours don't allow, with the numbers.
 
@@ -66,9 +81,12 @@ def check_budgets(deployment: Deployment, owner: str, request: Request, of_targe
         week = session.scalar(mine.where(Run.created_at > func.now() - timedelta(days=7))) or 0
         open_ = session.scalar(mine.where(Run.state != "ended")) or 0
         hours = spent_by_submitter(session, record.realm_id, owner)
+    open_ += sum(body.get("owner") == owner for _path, body in open_studies(deployment.root))
     if limits.runs_per_week is not None and week >= limits.runs_per_week:
         raise SubmissionError(f"runs of {owner} this week: {week} of {limits.runs_per_week}, 0 remain")
     if limits.open_runs is not None and open_ >= limits.open_runs:
-        raise SubmissionError(f"open runs of {owner}: {open_} of {limits.open_runs}; wait for one, or cancel one")
+        raise SubmissionError(
+            f"open runs of {owner}: {open_} of {limits.open_runs} (noise studies count); wait for one, or cancel one"
+        )
     if limits.gpu_hours is not None and hours >= limits.gpu_hours:
         raise SubmissionError(f"GPU-hours of {owner}: {hours:.2f} used or reserved of {limits.gpu_hours:g}, 0 remain")

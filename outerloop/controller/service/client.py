@@ -16,7 +16,7 @@ from typing import Any
 
 from outerloop.controller.deployment import account
 from outerloop.controller.git import GitError, Repository, make_bundle
-from outerloop.controller.service.spool import Spool, Submission, TrainingAsked, account_of
+from outerloop.controller.service.spool import NoiseAsked, Spool, Submission, TrainingAsked, account_of
 from outerloop.effects import effect
 from outerloop.settings import Settings
 from outerloop.settings_sections import home
@@ -107,11 +107,7 @@ class Client:
         """Leave a training in the spool; `told` are the fields of TrainingAsked. Raises as `climb`, SubmissionError."""
         repo = Repository.open(repository)
         name, known = self.target_of(repo)
-        accept = (self.public()["targets"][name]).get("accept") or ["climb"]
-        if "training" not in accept:
-            raise NoService(
-                f"{name} takes no trainings of submitters; its operator allows them in the service's config"
-            )
+        self._refuse_what_is_not_taken(name, "training", "trainings")
         sealed = _sealed(repo, candidate)
         submission = Submission(
             kind="training",
@@ -125,6 +121,33 @@ class Client:
         )
         self._leave(submission, repo, known)
         return submission
+
+    def noise(
+        self, repository: Path, benchmark: str, *, base: str | None, repeats: int, nodes: int, gain: str
+    ) -> Submission:
+        """Ask for a noise study. Raises NoService, GitError, ValueError (pydantic's), OSError."""
+        repo = Repository.open(repository)
+        name, _known = self.target_of(repo)
+        self._refuse_what_is_not_taken(name, "noise", "noise studies")
+        submission = Submission(
+            kind="noise",
+            nonce=secrets.token_hex(16),
+            reply=reply_secret(),
+            target=name,
+            benchmark=benchmark,
+            base=_base(repo, base),
+            base_revision=(base or "")[:200],
+            noise=NoiseAsked(repeats=repeats, nodes=nodes, gain=gain),
+        )
+        self.spool.leave(submission, None)
+        return submission
+
+    def _refuse_what_is_not_taken(self, target: str, kind: str, called: str) -> None:
+        accept = self.public()["targets"][target].get("accept") or ["climb"]
+        if kind not in accept:
+            raise NoService(
+                f"{target} takes no {called} of submitters; its operator allows them (accept, in the config)"
+            )
 
     def _leave(self, submission: Submission, repo: Repository, known: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory(prefix="outerloop-submission-") as scratch:
@@ -160,13 +183,19 @@ class Client:
 
     def refusals(self) -> list[dict[str, Any]]:
         """Submissions that were refused, newest first."""
+        return [body for body in self._answers() if body.get("state") == "refused"]
+
+    def studies(self) -> list[dict[str, Any]]:
+        """Noise studies, open and finished, newest first."""
+        return [body for body in self._answers() if body.get("state") in {"measuring", "studied"}]
+
+    def _answers(self) -> list[dict[str, Any]]:
         folder = self.spool.reply(reply_secret())
         try:
             paths = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         except OSError:
             return []
-        found = [body for path in paths if (body := read_json(path)) is not None]
-        return [body for body in found if body.get("state") == "refused"]
+        return [body for path in paths if (body := read_json(path)) is not None]
 
     def run(self, name: str) -> dict[str, Any]:
         """One run by its id or the beginning of it. Raises LookupError."""

@@ -1,8 +1,8 @@
 """Taking submissions in: from a file that somebody left to a run, or to a refusal with its reason.
 
 Covered: who may ask, what may be asked of which target, climbs, answers. Not covered: the spool's file format
-(spool.py), what every submission has to pass (checks.py), trainings (trainings.py), what is told of runs later
-(replies.py), advancing.
+(spool.py), what every submission has to pass (checks.py), trainings (trainings.py), noise studies (studies.py), what is
+told of runs later (replies.py), advancing.
 
 Everything that a submitter sends is a claim. The contract, inputs, lanes and budgets are read on the service's side,
 and the base must lie in the history of a ref that the operator registered (or be the champion), because the base is
@@ -25,7 +25,7 @@ from outerloop.controller.git import GitError, Mirror, Repository
 from outerloop.controller.operate import OperatorError, cancel, find_run
 from outerloop.controller.plan import ContractGone, read_contract
 from outerloop.controller.request import champion_key
-from outerloop.controller.service.checks import check_budgets, mirror_with, refuse_unsealed
+from outerloop.controller.service.checks import check_budgets, mirror_of, mirror_with, refuse_unsealed
 from outerloop.controller.service.replies import answer, publish_run, publish_runs, watch
 from outerloop.controller.service.spool import (
     Left,
@@ -48,7 +48,10 @@ from outerloop.settings import Settings, SettingsError
 from outerloop.settings_sections import TargetSettings
 from outerloop.slots.files import replace
 
-__all__ = ["Taken", "serve", "spool_of", "tell", "write_public"]
+__all__ = ["Taken", "go_on", "serve", "spool_of", "tell", "write_public"]
+
+
+NAMES = {"climb": "climbs", "noise": "noise studies", "training": "trainings"}
 
 
 @dataclass
@@ -105,6 +108,13 @@ def tell(deployment: Deployment, *run_ids: str) -> None:
         publish_runs(deployment.record, deployment.root, spool)
 
 
+def go_on(deployment: Deployment) -> list[str]:
+    """Bring the studies of submitters forward; returns what is worth noting."""
+    from outerloop.controller.service import studies
+
+    return studies.go_on(deployment, spool_of(deployment.settings))
+
+
 def write_public(settings: Settings, spool: Spool) -> None:
     """service.json: what a submitter's command needs to know of the service."""
     from outerloop.slots.files import read_json
@@ -148,14 +158,15 @@ def _one(deployment: Deployment, spool: Spool, name: str, taken_of: dict[int, in
                 # Who may not ask costs a line, not a bundle.
                 _check_submitter(settings, left)
                 copy_bundle(left, max_bytes=limit, bundle=scratch / "bundle")
-                run_id = _accept(deployment, left, submission, scratch, done)
+                told = _accept(deployment, left, submission, scratch, done)
             except (SubmissionError, Refusal, GitError, ContractError, ContractGone, SettingsError) as error:
                 _refuse(spool, left, submission, str(error), done)
             except (LookupError, OperatorError) as error:
                 _refuse(spool, left, submission, str(error.args[0] if error.args else error), done)
             else:
-                answer(spool, submission.reply, submission.nonce, {"state": "taken", "run": run_id})
-                publish_run(deployment.record, deployment.root, spool, run_id)
+                answer(spool, submission.reply, submission.nonce, told)
+                if "run" in told:
+                    publish_run(deployment.record, deployment.root, spool, str(told["run"]))
     spool.remove(name)
 
 
@@ -177,32 +188,48 @@ def _check_submitter(settings: Settings, left: Left) -> None:
         raise SubmissionError(f"{left.owner} is not among service.submitters of this service")
 
 
-def _accept(deployment: Deployment, left: Left, submission: Submission, scratch: Path, done: Taken) -> str:
-    """Carry a submission out; returns its run. Raises what says why not."""
+def _accept(deployment: Deployment, left: Left, submission: Submission, scratch: Path, done: Taken) -> dict[str, Any]:
+    """Carry a submission out; returns what is answered. Raises what says why not."""
     if submission.kind == "cancel":
-        return _cancel(deployment, left, submission)
+        return _taken(_cancel(deployment, left, submission))
     target = deployment.settings.service.targets.get(submission.target)
     if target is None:
         known = ", ".join(sorted(deployment.settings.service.targets)) or "none yet"
         raise SubmissionError(f"{submission.target!r} is no target of this service; registered: {known}")
     if submission.kind not in target.accept:
         raise SubmissionError(
-            f"{submission.target} takes no {submission.kind}s of submitters (it takes: {', '.join(target.accept)});"
-            f" its operator sets service.targets.{submission.target}.accept"
+            f"{submission.target} takes no {NAMES[submission.kind]} of submitters (it takes:"
+            f" {', '.join(target.accept)}); its operator sets service.targets.{submission.target}.accept"
         )
+    if submission.kind == "noise":
+        if not submission.benchmark or submission.noise is None:
+            raise SubmissionError("a noise study names a benchmark and how many values")
+        from outerloop.controller.service.studies import take_study
+
+        if submission.base:
+            repo = Repository.open(target.repository)
+            mirror = mirror_of(deployment, target)
+            _check_base(deployment, repo, mirror, submission, target)
+        return take_study(deployment, left, submission, target)
+    if not submission.candidate:
+        raise SubmissionError(f"a {submission.kind} names a candidate")
     if submission.kind == "training":
-        if not submission.candidate or submission.training is None:
-            raise SubmissionError("a training brings a plan and names a candidate")
+        if submission.training is None:
+            raise SubmissionError("a training brings a plan")
         from outerloop.controller.service.trainings import take_training
 
         made = take_training(deployment, left, submission, target, scratch)
-    elif not submission.candidate or not submission.benchmark:
-        raise SubmissionError("a climb names a benchmark and a candidate")
     else:
+        if not submission.benchmark:
+            raise SubmissionError("a climb names a benchmark")
         made = _climb(deployment, left, submission, target, scratch)
     watch(deployment.root, made, submission.reply)
     done.runs.append(made)
-    return made
+    return _taken(made)
+
+
+def _taken(run_id: str) -> dict[str, Any]:
+    return {"state": "taken", "run": run_id}
 
 
 def _cancel(deployment: Deployment, left: Left, submission: Submission) -> str:

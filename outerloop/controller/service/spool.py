@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
@@ -37,6 +38,7 @@ from outerloop.effects import effect
 
 __all__ = [
     "Left",
+    "NoiseAsked",
     "Spool",
     "Submission",
     "SubmissionError",
@@ -56,6 +58,8 @@ _COPY_BYTES = 1 << 20
 
 MOST_MINUTES = 10 * 366 * 24 * 60.0
 """Ten years; what bounds a training is its lane."""
+MOST_REPEATS = 1000
+"""Values of one study; what bounds a study before is its submitter's budget."""
 MOST_CPUS = 65_536
 MOST_MEMORY_MB = 2**31 - 1
 
@@ -86,13 +90,29 @@ class TrainingAsked(BaseModel):
     resumable: bool | None = None
 
 
+class NoiseAsked(BaseModel):
+    """A noise study: what `noise` was told."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS)]
+    nodes: Annotated[int, Field(ge=1, le=MOST_REPEATS)] = 1
+    gain: Annotated[str, StringConstraints(pattern=r"^(|[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?)$")] = ""
+
+    @property
+    def smallest_gain(self) -> Decimal | None:
+        """The smallest gain worth finding, in the metric's unit; None where none was named."""
+        gain = Decimal(self.gain or "0")
+        return gain if gain > 0 else None
+
+
 class Submission(BaseModel):
     """What a submitter asks for. Everything in it is a claim, checked by the service."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_: Literal[1] = Field(default=1, alias="schema")
-    kind: Literal["climb", "training", "cancel"]
+    kind: Literal["climb", "training", "noise", "cancel"]
     nonce: Nonce
     """Names this submission: taken twice after a crash, it makes one run."""
     reply: Secret
@@ -110,6 +130,8 @@ class Submission(BaseModel):
     """For kind cancel."""
     training: TrainingAsked | None = None
     """For kind training."""
+    noise: NoiseAsked | None = None
+    """For kind noise."""
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
