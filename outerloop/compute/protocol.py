@@ -24,6 +24,7 @@ __all__ = [
     "LooksUp",
     "NoAnswer",
     "Refused",
+    "Sights",
     "SiteLimits",
     "SubmitOutcome",
     "Unavailable",
@@ -164,6 +165,9 @@ class JobRow:
 NO_REASON = "None"
 """What squeue prints where a job waits for nothing."""
 
+Sights = list[tuple[str, str]]
+"""See `Listing.sights`."""
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -180,10 +184,19 @@ class Listing:
         """Job id -> (state, reason): what a sweep compares."""
         return {job.job_id: (job.state, job.reason) for job in self.jobs}
 
-    def sights(self) -> Iterable[tuple[str, str]]:
+    def sights(self) -> Sights:
         """("<job id>|<STATE>|", reason) of each job, in Slurm's spelling; a reason that is none is "None". For telling
         tens of thousands of unchanged jobs at once; whoever finds a job missing here looks at `states`."""
-        return ((f"{job.job_id}|{job.state.name}|", job.reason or NO_REASON) for job in self.jobs)
+        return [(f"{job.job_id}|{job.state.name}|", job.reason or NO_REASON) for job in self.jobs]
+
+    def changes(self, since: object) -> tuple[Sights, Sights] | None:
+        """(sights that went, sights that came) since the listing whose `mark` this is; None where that is not known."""
+        return None
+
+    @property
+    def mark(self) -> object:
+        """Stands for what is listed: the same for two listings only if both show the very same."""
+        return self
 
     def by_name(self) -> dict[str, list[JobRow]]:
         names: dict[str, list[JobRow]] = {}

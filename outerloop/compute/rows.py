@@ -9,13 +9,14 @@ from __future__ import annotations
 import calendar
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
+from outerloop.compute.changes import changed_lines
 from outerloop.compute.jobids import expand_ids
-from outerloop.compute.protocol import NO_REASON, JobRow, JobState, Listing, NoAnswer
+from outerloop.compute.protocol import NO_REASON, JobRow, JobState, Listing, NoAnswer, Sights
 from outerloop.compute.states import parse_state
 
 __all__ = ["ISO", "ROW", "SACCT_FIELDS", "SEPARATOR", "SQUEUE_FIELDS", "sacct_rows", "scontrol_rows", "squeue_listing"]
@@ -49,6 +50,9 @@ _SACCT_ROW = re.compile(r"\d[\d_+\[\],:%-]*\|", re.ASCII)
 # For seconds after a job ended, sacct of 22.05 shows this instead of its name, beside the right state and exit code.
 _NAME_NOT_KNOWN_YET = "allocation"
 
+LOOKED_FOR = 16
+"""So many jobs are looked for in the text of an answer, a millisecond each; for more a table is made."""
+
 _state = lru_cache(maxsize=256)(parse_state)
 
 
@@ -58,7 +62,7 @@ _Seen = TypeVar("_Seen")
 class _Lines(Mapping[str, _Seen]):
     """Job id -> what its line says, read when it is asked for: of fifty thousand quiet jobs few are ever looked at."""
 
-    def __init__(self, lines: dict[str, str], read: Callable[[str, str], _Seen]) -> None:
+    def __init__(self, lines: Mapping[str, str], read: Callable[[str, str], _Seen]) -> None:
         self._lines = lines
         self._read = read
 
@@ -80,20 +84,65 @@ class _Read:
     """An answer in which every line is a row."""
 
     text: str
-    rows: list[tuple[str, str]]
-    """Of each line, as `Listing.sights` has it, but for tasks that squeue folds into one row."""
-    sights: list[tuple[str, str]]
+    folded: bool
+    """Whether a row stands for several tasks."""
+    mark: object
+    sights_read: Sights | None
+    """As `Listing.sights` has them; None until somebody asks for them."""
+    since: object = None
+    """The mark of the answer before, if this one was read by what changed."""
+    went: Sights = field(default_factory=list)
+    came: Sights = field(default_factory=list)
 
+    @cached_property
+    def sights(self) -> Sights:
+        if self.sights_read is not None:
+            return self.sights_read
+        sights = _sights(_SQUEUE_LINE.findall(self.text))
+        assert sights is not None, "each line was expanded when it came"
+        return sights
+
+    @cached_property
     def lines(self) -> dict[str, str]:
         """Job id -> line."""
-        lines = {
-            seen.partition(SEPARATOR)[0]: line
-            for (seen, _), line in zip(self.rows, self.text.split("\n"), strict=False)
-        }
-        for folded in [job_id for job_id in lines if "[" in job_id]:
+        lines = {line.split(SEPARATOR, 2)[1]: line for line in self.text.split("\n")[:-1]}
+        for folded in [job_id for job_id in lines if "[" in job_id] if self.folded else ():
             line = lines.pop(folded)
             lines.update(dict.fromkeys(expand_ids(folded), line))
         return lines
+
+
+class _Found(Mapping[str, str]):
+    """Job id -> line, for an answer in which no row stands for several tasks. The first few are looked for in the
+    text: of fifty thousand jobs one or two are asked about when something happened to them."""
+
+    def __init__(self, answer: _Read) -> None:
+        self._answer = answer
+        self._asked = 0
+
+    def _line(self, job_id: object) -> str | None:
+        if self._asked >= LOOKED_FOR:
+            return self._answer.lines.get(str(job_id))
+        self._asked += 1
+        text, begins = self._answer.text, f"{ROW}{job_id}{SEPARATOR}"
+        # The last of several, as in `lines`.
+        at = text.rfind(f"\n{begins}") + 1
+        return text[at : text.index("\n", at)] if text.startswith(begins, at) else None
+
+    def __getitem__(self, job_id: str) -> str:
+        line = self._line(job_id)
+        if line is None:
+            raise KeyError(job_id)
+        return line
+
+    def __contains__(self, job_id: object) -> bool:
+        return self._line(job_id) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._answer.lines)
+
+    def __len__(self) -> int:
+        return len(self._answer.lines)
 
 
 class _SqueueListing(Listing):
@@ -106,10 +155,22 @@ class _SqueueListing(Listing):
         object.__setattr__(self, "bad_rows", bad_rows)
 
     @cached_property
-    def _lines(self) -> dict[str, str]:
-        return self._answer.lines() if isinstance(self._answer, _Read) else self._answer
+    def _lines(self) -> Mapping[str, str]:
+        if isinstance(self._answer, _Read):
+            return self._answer.lines if self._answer.folded else _Found(self._answer)
+        return self._answer
 
-    def sights(self) -> Iterable[tuple[str, str]]:
+    @property
+    def mark(self) -> object:
+        return self._answer.mark if isinstance(self._answer, _Read) else self
+
+    def changes(self, since: object) -> tuple[Sights, Sights] | None:
+        answer = self._answer
+        if not isinstance(answer, _Read) or answer.since is None or answer.since is not since:
+            return None
+        return answer.went, answer.came
+
+    def sights(self) -> Sights:
         return self._answer.sights if isinstance(self._answer, _Read) else super().sights()
 
     @property
@@ -128,30 +189,68 @@ class _SqueueListing(Listing):
     __hash__ = None  # type: ignore[assignment]
 
 
-# The last one is kept for who sweeps again and again: a quiet queue often says the very same.
-@lru_cache(maxsize=1)
+class _Last:
+    """The answer before, for who sweeps again and again: a queue mostly says the same but for a few lines."""
+
+    def __init__(self) -> None:
+        self._answer: _Read | None = None
+
+    def read(self, text: str) -> _Read | None:
+        """An answer in which every line is a row; None for one that has to be read line by line."""
+        before = self._answer
+        if before is None or text != before.text:
+            self._answer = (_what_changed(before, text) if before is not None else None) or _all_of_it(text)
+        return self._answer
+
+
+_last = _Last()
+
+
 def _all_of_it(text: str) -> _Read | None:
-    """An answer in which every line is a row; None for one that has to be read line by line."""
-    rows: list[tuple[str, str]] = _SQUEUE_LINE.findall(text)
+    rows: Sights = _SQUEUE_LINE.findall(text)
     # No match reaches into a second line, so as many matches as lines are one for each.
-    if len(rows) != text.count("\n"):
+    sights = _sights(rows) if len(rows) == text.count("\n") else None
+    return None if sights is None else _Read(text, len(sights) > len(rows), object(), sights)
+
+
+def _what_changed(before: _Read, text: str) -> _Read | None:
+    """The same as `_all_of_it`, of the lines that changed alone; None where these are many, or no rows."""
+    if not (text.endswith("\n") and before.text.endswith("\n")):
         return None
-    sights = rows
+    changed = changed_lines(before.text, text)
+    if changed is None:
+        return None
+    found: list[Sights] = []
+    folded = before.folded
+    for lines in changed:
+        rows: Sights = _SQUEUE_LINE.findall("".join(f"{line}\n" for line in lines))
+        sights = _sights(rows) if len(rows) == len(lines) else None
+        if sights is None:
+            return None
+        found.append(sights)
+        folded = folded or len(sights) > len(rows)
+    went, came = found
+    return _Read(text, folded, object(), None, before.mark, went, came)
+
+
+def _sights(rows: Sights) -> Sights | None:
+    """The rows with the tasks of folded ones after them; None when such a row cannot be expanded."""
     folded = [(seen, reason) for seen, reason in rows if "[" in seen]
-    if folded:
-        sights = list(rows)
-        for seen, reason in folded:
-            ids, _, rest = seen.partition(SEPARATOR)
-            try:
-                sights += [(f"{task}|{rest}", reason) for task in expand_ids(ids)]
-            except ValueError:
-                return None
-    return _Read(text, rows, sights)
+    if not folded:
+        return rows
+    sights = list(rows)
+    for seen, reason in folded:
+        ids, _, rest = seen.partition(SEPARATOR)
+        try:
+            sights += [(f"{task}|{rest}", reason) for task in expand_ids(ids)]
+        except ValueError:
+            return None
+    return sights
 
 
 def squeue_listing(text: str) -> Listing | NoAnswer:
     """What squeue printed. Rows that cannot be read are logged and counted; nothing but such rows is no answer."""
-    whole = _all_of_it(text)
+    whole = _last.read(text)
     if whole is not None:
         return _SqueueListing(whole, 0)
     lines: dict[str, str] = {}

@@ -6,11 +6,10 @@ became of the others (settle.py, submit.py, arrays.py), which see a handful of f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from sqlalchemy import (
@@ -34,6 +33,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.types import BigInteger
 
 from outerloop.compute.protocol import NO_REASON, JobRow, JobState
+from outerloop.dispatch.comparison import Comparison
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Evidence, read_evidence
 from outerloop.dispatch.observe import Observation
@@ -163,30 +163,7 @@ def _compare(session: Session, realm_id: int, observation: Observation) -> Quiet
     if not observation.complete:
         return Quiet(live, quiet, frozenset())
     groups = tuple((ids, reason or NO_REASON) for shown, reason, _, ids in rows if shown is not None)
-    return Quiet(live, quiet, _last.unseen(groups, observation.sights()))
-
-
-class _Comparison:
-    """Which jobs a listing does not show as the record has them. A loop that finds both as they were is done."""
-
-    def __init__(self) -> None:
-        self._groups: tuple[tuple[str, str], ...] = ()
-        self._sights: Iterable[tuple[str, str]] = ()
-        self._result = frozenset[str]()
-
-    def unseen(self, groups: tuple[tuple[str, str], ...], sights: Iterable[tuple[str, str]]) -> frozenset[str]:
-        """`groups`: lines of "<job id>|<STATE>|" and the reason of all of them."""
-        if sights is not self._sights or groups != self._groups:
-            expected: set[tuple[str, str]] = set()
-            for lines, reason in groups:
-                expected.update(zip(lines.split("\n"), repeat(reason)))
-            expected.difference_update(sights)
-            self._result = frozenset(seen.partition("|")[0] for seen, _ in expected)
-            self._groups, self._sights = groups, sights
-        return self._result
-
-
-_last = _Comparison()
+    return Quiet(live, quiet, _last.unseen(groups, observation))
 
 
 def survey(session: Session, realm_id: int, observation: Observation) -> Survey:
@@ -215,6 +192,9 @@ def survey(session: Session, realm_id: int, observation: Observation) -> Survey:
         else:
             found.eventful.append(row)
     return found
+
+
+_last = Comparison()
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,17 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from outerloop.compute.jobids import array_id
-from outerloop.compute.protocol import Compute, History, JobRow, JobState, Listing, NoAnswer, SiteLimits, Unavailable
+from outerloop.compute.protocol import (
+    Compute,
+    History,
+    JobRow,
+    JobState,
+    Listing,
+    NoAnswer,
+    Sights,
+    SiteLimits,
+    Unavailable,
+)
 from outerloop.record.store import Record
 
 __all__ = ["Observation", "Sighting", "observe"]
@@ -75,9 +85,17 @@ class Observation:
         """State and reason of a listed job: all that a sweep over thousands of quiet jobs looks at."""
         return self._states.get(job_id)
 
-    def sights(self) -> Iterable[tuple[str, str]]:
+    def sights(self) -> Sights:
         """What the listing shows of each job (`Listing.sights`)."""
-        return self.listing.sights() if isinstance(self.listing, Listing) else ()
+        return self.listing.sights() if isinstance(self.listing, Listing) else []
+
+    def changes(self, since: object) -> tuple[Sights, Sights] | None:
+        """Which sights went and which came since the listing of that `mark` (`Listing.changes`)."""
+        return self.listing.changes(since) if isinstance(self.listing, Listing) else None
+
+    @property
+    def mark(self) -> object:
+        return self.listing.mark if isinstance(self.listing, Listing) else self
 
     def ask_history(self, since: datetime, ids: Iterable[str], names: Iterable[str]) -> None:
         """Ask accounting about what the listing lacks, once per observation; later calls are ignored."""

@@ -16,5 +16,6 @@ def test_ten_thousand_parked_runs_cost_a_tick_little_more_than_a_hundred() -> No
     assert all(row.calls <= CALLS for row in idle), found
     assert len({row.calls for row in idle}) == len({row.rows for row in idle}) == 1, found
     assert found.cpu_ratio <= CPU_RATIO, found
+    assert found.looped_ratio <= CPU_RATIO, found
     assert found.many.memory_mb <= MEMORY_MB, found
     assert found.finished_ratio <= FINISHED_RATIO, found
