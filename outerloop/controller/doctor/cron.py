@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,4 +141,26 @@ def promise(site: Site) -> Iterator[Finding]:
             OK,
             f"{wanted}: candidates see their tree and scratch only; what your own account does to"
             " slots and record is not sealed (`outerloop verify` compares them)",
+        )
+    yield from _held_out(site.root.path / "sealed")
+
+
+def _held_out(folder: Path) -> Iterator[Finding]:
+    """Rows of evaluations on held-out suites, once an entry was submitted."""
+    try:
+        mode = stat.S_IMODE(folder.stat().st_mode)
+    except OSError:
+        return
+    if mode & 0o077:
+        yield Finding(
+            "sealing",
+            FAIL,
+            f"others may enter {folder} (mode {mode:04o}), which holds what models answered to held-out tasks",
+            f"chmod 700 {folder}",
+        )
+    else:
+        yield Finding(
+            "sealing",
+            OK,
+            f"no other account enters {folder}; for your own, that held-out tasks are sealed is a convention",
         )
