@@ -10,6 +10,7 @@ from functools import partial
 
 from outerloop.controller.collect import TRASH_DAYS, Collected, collect
 from outerloop.record.models import Measure, Slot
+from tests.controller_rig.kept import Kept
 from tests.controller_rig.world import World
 from tests.e2e.test_crash_points import points_of, worlds
 
@@ -88,14 +89,15 @@ def test_a_collected_slot_that_is_asked_for_again_is_measured_again(world: World
 
 def test_killed_at_every_point_of_a_collection(worlds: Callable[[], World]) -> None:
     """Whatever a dead collection left: who asks again gets values that lie on disk, and the next collection ends it."""
-    calm = worlds()
-    rejected_long_ago(calm)
+    beginning = worlds()
+    rejected_long_ago(beginning)
+    kept = Kept(beginning)
+    calm = kept.again()
     assert calm.forked(lambda: gc(calm), trace=True) == 0
     points = points_of(calm)
     assert {"before:tx.collect:kill:1", "after:gc.trash:kill:1", "after:gc.trash:kill:2"} <= set(points)
     for fault in points:
-        world = worlds()
-        rejected_long_ago(world)
+        world = kept.again()
         assert world.forked(partial(gc, world), fault=fault) == -signal.SIGKILL, fault
         again = world.submit("bigger", benchmark="size", again=True)
         world.ticks_until_rest()

@@ -16,6 +16,7 @@ import pytest
 
 from outerloop.effects import EFFECTS
 from outerloop.record.models import Attempt
+from tests.controller_rig.kept import Kept
 from tests.controller_rig.world import World, resume, stopped, wait_for
 from tests.postgres.conftest import _execute
 
@@ -57,7 +58,6 @@ OTHERWHERE = {
     "gc.trash": "test_collect.py",
     "gc.delete": "test_collect.py",
 }
-
 TABLES = "realms, runs, slots, measures, attempts, awaits, wakes, champions, leases, events, heartbeats"
 
 
@@ -99,7 +99,8 @@ def finish(world: World) -> None:
 
 
 def test_submit_killed_at_every_point(worlds: Callable[[], World]) -> None:
-    calm = worlds()
+    kept = Kept(worlds())
+    calm = kept.again()
     assert calm.forked(lambda: calm.submit("better"), trace=True) == 0
     points = points_of(calm)
     finish(calm)
@@ -107,7 +108,7 @@ def test_submit_killed_at_every_point(worlds: Callable[[], World]) -> None:
     assert acknowledged in points
     durable = False
     for fault in points:
-        world = worlds()
+        world = kept.again()
         assert world.forked(lambda w=world: w.submit("better"), fault=fault) == -signal.SIGKILL, fault
         durable = durable or fault == acknowledged
         if not durable:
@@ -124,13 +125,14 @@ def test_wake_killed_at_every_point(worlds: Callable[[], World]) -> None:
         world.run_measures()
         return world
 
-    calm = parked()
+    kept = Kept(parked())
+    calm = kept.again()
     [(_job, run_id, number)] = calm.take_wakes()
     assert calm.forked(lambda: calm.wake(run_id, number), trace=True) == 0
     points = points_of(calm)
     finish(calm)
     for fault in points:
-        world = parked()
+        world = kept.again()
         [(_job, run_id, number)] = world.take_wakes()
         assert world.forked(lambda w=world, r=run_id, n=number: w.wake(r, n), fault=fault) == -signal.SIGKILL, fault
         finish(world)
@@ -152,12 +154,13 @@ def test_tick_killed_at_every_point(worlds: Callable[[], World]) -> None:
         return world
 
     for prepare in (left_in_inbox, decided_by_tick):
-        calm = prepare()
+        kept = Kept(prepare())
+        calm = kept.again()
         assert calm.forked(lambda w=calm: w.tick(), trace=True) == 0
         points = points_of(calm)
         finish(calm)
         for fault in points:
-            world = prepare()
+            world = kept.again()
             assert world.forked(lambda w=world: w.tick(), fault=fault) == -signal.SIGKILL, fault
             finish(world)
             assert world.executions() == 2, fault

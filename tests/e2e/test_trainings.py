@@ -20,6 +20,7 @@ from outerloop.controller.rebuild import rebuild
 from outerloop.job.layout import OUT
 from outerloop.record.models import Attempt, Event, Measure, Slot
 from outerloop.slots import SlotDirectory
+from tests.controller_rig.kept import Kept
 from tests.controller_rig.trainings import GPU_REPORT, TrainingWorld, reporting
 from tests.e2e.test_crash_points import TABLES, points_of
 from tests.postgres.conftest import _execute
@@ -298,14 +299,15 @@ def finish(world: TrainingWorld, fault: str) -> None:
 
 
 def test_submit_killed_at_every_point(worlds: Callable[[], TrainingWorld]) -> None:
-    calm = worlds()
+    kept = Kept(worlds())
+    calm = kept.again()
     assert calm.forked(lambda: calm.train(calm.tasks_plan(2)), trace=True) == 0
     points = telling(points_of(calm))
     finish(calm, "")
     assert "after:inbox.write:kill:1" in points
     durable = False
     for fault in points:
-        world = worlds()
+        world = kept.again()
         assert world.forked(lambda w=world: w.train(w.tasks_plan(2)), fault=fault) == -signal.SIGKILL, fault
         durable = durable or fault == "after:inbox.write:kill:1"
         if not durable:
@@ -320,13 +322,14 @@ def test_the_tick_that_ends_it_killed_at_every_point(worlds: Callable[[], Traini
         world.run_measures()
         return world
 
-    calm = ran()
+    kept = Kept(ran())
+    calm = kept.again()
     assert calm.forked(lambda: calm.tick(), trace=True) == 0
     points = telling(points_of(calm))
     assert [point for point in points if "run.event" in point] == [f"after:run.event:kill:{n}" for n in (1, 2)]
     finish(calm, "")
     for fault in points:
-        world = ran()
+        world = kept.again()
         assert world.forked(lambda w=world: w.tick(), fault=fault) == -signal.SIGKILL, fault
         finish(world, fault)
 
