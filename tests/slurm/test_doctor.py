@@ -228,3 +228,54 @@ def test_an_account_that_the_site_asks_for_is_found_among_ones_own(
     finally:
         cluster.run("sacctmgr", "-i", "delete", "user", user, "account=lab-b")
         cluster.run("sacctmgr", "-i", "delete", "account", "lab-b")
+
+
+def test_a_qos_that_the_site_asks_for_is_found_among_ones_own(
+    config: Path, cluster: DevCluster, tmp_path: Path
+) -> None:
+    user = cluster.run("sacctmgr", "-n", "-P", "show", "user", "format=User").split()[0]
+    cluster.run("sacctmgr", "-i", "add", "qos", "slow,fast")
+    cluster.run("sacctmgr", "-i", "modify", "user", user, "set", "qos+=slow,fast")
+    refusal = "Batch job submission failed: Invalid qos specification"
+    rule = f'*" --qos=fast "*) ;;\n*" --test-only "*) echo "sbatch: error: {refusal}" >&2; exit 1 ;;'
+    _wrapper(tmp_path / "bin", cluster, rule)
+    config.write_text(config.read_text().replace(f'bin_dir = "{cluster.bin}"', f'bin_dir = "{tmp_path}/bin"'))
+    before = config.read_text()
+    try:
+        told = json.loads(CliRunner().invoke(app, ["doctor", "--json", "--no-job"]).stdout)
+        assert told["profile"]["changes"]["lanes.default.qos"] == {"set": "", "taken": "fast"}
+        tried = told["profile"]["tried"]["lanes.default.qos"].splitlines()
+        assert tried[0] == f"without one: {refusal}" and tried[-1] == "--qos=fast: taken"
+        assert any("QOS fast" in f["sentence"] for f in told["findings"] if f["name"] == "accounts")
+        assert config.read_text() == before and not (config.parent / "site.toml").exists()
+        CliRunner().invoke(app, ["doctor", "--no-job", "--write"])
+        assert Settings.load(config).lanes["gpu"].qos == "fast" and config.read_text() == before
+        code, found = _doctor("--no-job")
+        assert code == 0 and found["spelling"][0][0] == "OK", found
+    finally:
+        cluster.run("sacctmgr", "-i", "delete", "qos", "slow,fast")
+
+
+def test_a_partition_that_asks_for_a_reservation_is_given_ones_own(config: Path, cluster: DevCluster) -> None:
+    """All real: the partition says only that access is denied."""
+    user = cluster.run("sacctmgr", "-n", "-P", "show", "user", "format=User").split()[0]
+    partition = tomllib.loads(config.read_text())["lanes"]["default"]["partition"]
+    common = ("starttime=now", "duration=60", "nodecnt=1", "flags=ignore_jobs", f"partition={partition}")
+    cluster.run("scontrol", "create", "reservation", "reservationname=friday", f"users={user}", *common)
+    cluster.run("scontrol", "create", "reservation", "reservationname=others", "users=nobody", *common)
+    try:
+        cluster.run("scontrol", "update", f"partitionname={partition}", "ReqResv=YES")
+        told = json.loads(CliRunner().invoke(app, ["doctor", "--json", "--no-job"]).stdout)
+        assert told["profile"]["changes"]["lanes.default.reservation"] == {"set": "", "taken": "friday"}
+        tried = told["profile"]["tried"]["lanes.default.reservation"]
+        assert "--reservation=friday: taken" in tried and "others" not in tried
+        [mine] = [f["sentence"] for f in told["findings"] if f["name"] == "reservations"]
+        assert mine.startswith("friday is yours until") and mine.endswith("no lane names it")
+        CliRunner().invoke(app, ["doctor", "--no-job", "--write"])
+        assert Settings.load(config).lanes["default"].reservation == "friday"
+        _code, found = _doctor("--no-job")
+        assert not any("refused" in said for _level, said in found["lane default"]), found
+    finally:
+        cluster.run("scontrol", "update", f"partitionname={partition}", "ReqResv=NO")
+        for name in ("friday", "others"):
+            cluster.run("scontrol", "delete", f"reservation={name}")
