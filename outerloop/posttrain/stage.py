@@ -42,6 +42,7 @@ EVALUATION_FILE = "evaluation.json"
 """What an evaluation leaves there: aggregates, and the hash of the sealed rows."""
 REQUEUE_MARK = "requeue.json"
 """As `outerloop.job.execution` looks for it; a test compares the two."""
+_PROBE_BYTES = 1 << 20
 TOLD_EVERY = 50
 """An evaluation tells how far it is about so many times."""
 
@@ -114,12 +115,17 @@ def main(argv: list[str] | None = None) -> int:
         print(f"infrastructure: {error}", file=sys.stderr)
         return UNAVAILABLE
     except RanksError as error:
-        print(f"{'infrastructure: ' if error.code == UNAVAILABLE else ''}{error}", file=sys.stderr)
-        return error.code
+        code = UNAVAILABLE if _no_room(given.state) else error.code
+        print(f"{'infrastructure: ' if code == UNAVAILABLE else ''}{error}", file=sys.stderr)
+        return code
     except Stopped as error:
         from outerloop.posttrain.store import publish
 
-        publish(given.state / REQUEUE_MARK, {"schema": 1, "why": str(error)})
+        try:
+            publish(given.state / REQUEUE_MARK, {"schema": 1, "why": str(error)})
+        except OSError as trouble:
+            print(f"infrastructure: {error}, and {REQUEUE_MARK} can't be written: {trouble.strerror}", file=sys.stderr)
+            return UNAVAILABLE
         print(f"stopped: {error}; another attempt goes on", file=sys.stderr)
         return STOPPED
     except Exception as error:
@@ -131,6 +137,10 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{error.filename}: {error.strerror}", file=sys.stderr)
             return 2
         if given.work == "train":
+            if _no_room(given.state):
+                traceback.print_exc()
+                print(f"infrastructure: no room is left in {given.state}", file=sys.stderr)
+                return UNAVAILABLE
             raise
         print(f"{type(error).__name__} {_place(error)}; its words may quote a task and are not told", file=sys.stderr)
         return 1
@@ -149,6 +159,22 @@ def _full(error: BaseException | None) -> str:
                 return words
         error = error.__cause__ or error.__context__
     return ""
+
+
+def _no_room(folder: Path) -> bool:
+    """Whether the disk takes no more: what torch raises while it saves says only that a stream failed."""
+    probe = folder / f".room-{os.getpid()}"
+    try:
+        with probe.open("wb") as stream:
+            stream.write(bytes(_PROBE_BYTES))
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+    return False
 
 
 def _place(error: BaseException) -> str:

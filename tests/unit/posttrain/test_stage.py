@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from outerloop.compose import SHIPPED, compose, toml_text
 from outerloop.posttrain.data import read_table
 from outerloop.posttrain.serve import UNAVAILABLE
-from outerloop.posttrain.stage import _full, main
+from outerloop.posttrain.stage import _full, _no_room, main
 from outerloop.posttrain.store import digest_of_folder
 
 ROWS = [{"prompt": f"p{n}", "completion": "c", "answer": "c"} for n in range(3)]
@@ -75,3 +77,23 @@ def test_a_full_disk_is_told_from_other_troubles() -> None:
     for error in (found.value, wrapped, Exception("I/O error: No space left on device (os error 28)")):
         assert _full(error).startswith("No space left on device")
     assert _full(ValueError("loss is nan")) == "" and _full(FileNotFoundError(2, "no", "x")) == ""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 128 KiB, where this account may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", folder], capture_output=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip("this account may not mount")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_what_a_library_does_not_say_the_disk_does(small_disk: Path, tmp_path: Path) -> None:
+    """torch's own words: RuntimeError, "unexpected pos 3101120 vs 3101014"."""
+    assert _no_room(small_disk) and list(small_disk.iterdir()) == []
+    assert not _no_room(tmp_path) and not _no_room(tmp_path / "absent")
