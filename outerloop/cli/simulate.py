@@ -17,7 +17,7 @@ from outerloop.cli.numbers import MOST_GIB, MOST_MINUTES, MOST_SECONDS, Number, 
 
 if TYPE_CHECKING:
     from outerloop.compute.simulation.capacity import Forecast, Lifted, Limits, Load
-    from outerloop.settings import Settings
+    from outerloop.settings import LaneSettings, Settings
 
 NEGLIGIBLE = 0.02
 """A limit that saves less when it is doubled is not what makes a load wait."""
@@ -26,6 +26,7 @@ _NAMES = {
     "nodes": "nodes",
     "submit_cap": "submit cap",
     "throttle": "running jobs",
+    "array_throttle": "array throttle",
     "wake_cap": "wake cap",
     "cadence": "tick cadence",
 }
@@ -33,7 +34,7 @@ _NAMES = {
 
 @click.command("simulate")
 @click.option("--climbs", type=Whole(1, 1_000_000), default=100, show_default=True, help="Climbs submitted.")
-@click.option("--measures", type=Whole(1, 1000), default=2, show_default=True, help="Measures of each climb.")
+@click.option("--measures", type=Whole(1, 10_000), default=2, show_default=True, help="Measures of each climb.")
 @click.option(
     "--minutes", type=Number(0, MOST_MINUTES, above=True), default=10.0, show_default=True, help="Mean of one measure."
 )
@@ -54,6 +55,9 @@ _NAMES = {
 @click.option("--lane", "lane_name", default="", help="Lane of the measures. Default: as for a benchmark.")
 @click.option("--submit-cap", type=Whole(1), help="Jobs that the site lets you have queued and running.")
 @click.option("--throttle", type=Whole(1), help="Jobs that the site lets you have running.")
+@click.option(
+    "--array-throttle", type=Whole(1), help="Tasks of one array that run at once. Default: array_throttle of the lane."
+)
 @click.option("--wake-cap", type=Whole(0), help="Live wake jobs. Default: wake.cap of the settings.")
 @click.option(
     "--cadence-seconds",
@@ -84,6 +88,7 @@ def simulate(
     lane_name: str,
     submit_cap: int | None,
     throttle: int | None,
+    array_throttle: int | None,
     wake_cap: int | None,
     cadence_seconds: float | None,
     failure_rate: float,
@@ -95,12 +100,14 @@ def simulate(
     All climbs are submitted at once to a simulated cluster that nobody else uses. Then every limit is doubled alone
     (the time between two ticks halved) and the same load is simulated again: what saves most is what binds. Limits
     that are not given are those of the settings; nothing is submitted.
+
+    A training of many tasks is one climb of so many measures: --climbs 1 --measures 500.
     """
     from outerloop.compute.simulation.capacity import Habits, Hopeless, Limits, Load, forecast, lift_each
 
     with explained():
         settings = the_settings()
-        count, each_cpus, each_gpus, max_minutes = _site(settings, lane_name, gpus, nodes, node_cpus, node_gpus)
+        count, each_cpus, each_gpus, lane = _site(settings, lane_name, gpus, nodes, node_cpus, node_gpus)
     load = Load(
         climbs=climbs,
         measures=measures,
@@ -115,9 +122,10 @@ def simulate(
         nodes=count,
         cpus=each_cpus,
         gpus=each_gpus,
-        max_minutes=max_minutes,
+        max_minutes=lane.max_minutes if lane else None,
         submit_cap=submit_cap,
         throttle=throttle,
+        array_throttle=array_throttle or (lane.array_throttle if lane else None),
     )
     if node_memory_gb is not None:
         limits = _with_memory(limits, node_memory_gb)
@@ -150,8 +158,8 @@ def simulate(
 
 def _site(
     settings: Settings, lane_name: str, gpus: int, nodes: int | None, node_cpus: int | None, node_gpus: int | None
-) -> tuple[int, int, int, float | None]:
-    """Nodes, CPUs and GPUs of each, and the lane's longest walltime: options first, then what the settings say."""
+) -> tuple[int, int, int, LaneSettings | None]:
+    """Nodes, CPUs and GPUs of each, and the lane if there is one: options first, then what the settings say."""
     from outerloop.settings import choose_lane, effective_backend
 
     if effective_backend(settings) == "local":
@@ -165,7 +173,7 @@ def _site(
         nodes, node_cpus = nodes or probed_nodes, node_cpus or probed_cpus
     if node_gpus is None and gpus:
         raise CliError("say with --node-gpus how many GPUs a node has; scontrol's list of partitions does not")
-    return nodes, node_cpus, node_gpus or 0, lane.max_minutes
+    return nodes, node_cpus, node_gpus or 0, lane
 
 
 def _probed(settings: Settings, partition: str, lane: str) -> tuple[int, int]:
@@ -204,7 +212,8 @@ def _print(load: Load, limits: Limits, found: Forecast, lifted: tuple[Lifted, ..
     gpus = f" and {limits.gpus} GPUs" if limits.gpus else ""
     what = "GPUs" if load.gpus else "CPUs"
     hours = f"{found.gpu_hours:,.0f} GPU-hours" if load.gpus else f"{found.core_hours:,.0f} core-hours"
-    click.echo(f"{load.climbs:,} climbs of {load.measures} measures of about {load.minutes:g} minutes")
+    plural = "climbs" if load.climbs != 1 else "climb"
+    click.echo(f"{load.climbs:,} {plural} of {load.measures} measures of about {load.minutes:g} minutes")
     click.echo(f"on {limits.nodes:,} nodes of {limits.cpus} CPUs{gpus}, used by nobody else (simulated)")
     click.echo()
     click.echo(f"  last verdict after    {_duration(found.seconds)}")

@@ -57,13 +57,15 @@ OVER = frozenset(
 CHARGED_TO_NOBODY = {"INFRASTRUCTURE", "CANCELLED"}
 
 
-def _outcome(event: Event) -> tuple[str, ...]:
-    """What an event says that does not depend on the order of events; the last champion is compared by the verdict."""
-    if event.kind == "run":
-        return ("run", event.run_id, event.status, str(event.checkpoints))
-    if isinstance(event, EvalEvent):
-        return ("eval", event.subject, event.status, str(event.row))
-    return (event.kind,) if event.kind in {"generation", "round"} else ()
+def _outcomes(events: list[Event]) -> list[str]:
+    """What was trained and scored, in an order of its own, and the last champion."""
+    lines = []
+    for told in events:
+        if told.kind == "run":
+            lines.append(f"run {told.run_id} {told.status} {told.checkpoints}")
+        elif isinstance(told, EvalEvent):
+            lines.append(f"eval {told.subject} {told.status} {told.row} {told.decided}")
+    return [*sorted(lines), *[f"champion {told.subject}" for told in events if told.kind == "champion"][-1:]]
 
 
 def _remember_plans(connection: Any, _record: Any) -> None:
@@ -357,7 +359,7 @@ class World:
         if CAMPAIGNS[name] == 1:
             found, expected = (events_to_jsonl(events, times=False).splitlines() for events in (told, calm))
         else:
-            found, expected = (sorted(_outcome(event) for event in events) for events in (told, calm))
+            found, expected = (_outcomes(events) for events in (told, calm))
         differing = [pair for pair in itertools.zip_longest(found, expected) if pair[0] != pair[1]]
         assert not differing, f"{name}: its ledger differs from the undisturbed one's: {differing[:2]}"
 

@@ -1,9 +1,11 @@
 """Capacity planning: how long many climbs take on a site, and which limit makes them wait.
 
 Covered: climbs of equal measures, submitted all at once, through the simulated cluster with outerloop's own habits:
-the submit cap met and waited out, wakes up to their cap, ticks at their cadence, infrastructure failures tried again.
-Not covered: other users' jobs, fair share, sequential rules that ask for more measures, job arrays (each measure is a
-submission of its own), the minutes before a command begins.
+the submit cap met and waited out, wakes up to their cap, ticks at their cadence, infrastructure failures tried again,
+throttled job arrays. A training of many tasks is one climb of so many measures.
+Not covered: other users' jobs, fair share, sequential rules that ask for more measures, campaigns (their rounds wait
+for each other), the minutes before a command begins. A submission costs no time here, so that measures go out in
+arrays only where an array's throttle holds them back.
 
 Which limit binds is not guessed from a utilisation: each limit is doubled alone (the cadence halved) and the same
 load, with the same random numbers, is simulated again.
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, When
+from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, When
 from outerloop.compute.simulated import Clock, Execution, Outcome, Simulated, Site
 from outerloop.compute.simulation.site import uniform_site
 
@@ -28,6 +30,8 @@ REFUSED_LATER_SECONDS = 60.0
 """The dispatcher's own patience after a submission met a cap (dispatch/submit.py)."""
 WAKE_SECONDS = 3.0
 """A wake imports Python, advances its run and ends: about 3 s where the interpreter comes over NFS. Assumed."""
+LARGEST_ARRAY = 1_000_000
+"""No limit of its own: arrays are only there for their throttle."""
 NOTHING = Path("/nonexistent")
 
 
@@ -66,6 +70,8 @@ class Limits:
     submit_cap: int | None = None
     throttle: int | None = None
     """Jobs that may run at once."""
+    array_throttle: int | None = None
+    """Tasks of one array that may run at once: the lane's `array_throttle`."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,7 @@ class _Run:
             max_submit_jobs=limits.submit_cap,
             max_running_jobs=limits.throttle,
             min_job_age=math.inf,
+            max_array_size=LARGEST_ARRAY,
         )
         self.cluster = Simulated(site, self.clock, self._work, seed=seed)
         self.climbs = [_Climb(i, load.measures) for i in range(load.climbs)]
@@ -177,7 +184,10 @@ class _Run:
         if kind == "wake":
             return Outcome(WAKE_SECONDS, lambda ended: self._wake(self.climbs[int(rest)]))
         self.most_running = max(self.most_running, self.cluster.scheduler.running)
-        climb, measure = (int(part) for part in rest.split("-"))
+        number, _, batch = rest.partition("-")
+        climb = int(number)
+        _array, _, task = run.job_id.partition("_")
+        measure = [int(part) for part in batch.split(",")][int(task or 0)]
         seconds = self.seconds[climb * self.load.measures + measure]
         fails = self.load.failure_rate > 0 and self.random.random() < self.load.failure_rate
         if fails:
@@ -237,26 +247,39 @@ class _Run:
     def _send(self, climb: _Climb) -> bool:
         """Submit what the climb still needs; False when the cap was met."""
         ids = []
+        largest = 1 if self.limits.array_throttle is None else LARGEST_ARRAY
         while climb.unsent or climb.tries:
-            measure = int(climb.tries[0]) if climb.tries else self.load.measures - climb.unsent
-            outcome = self.cluster.submit(self._spec(f"measure-{climb.number}-{measure}", self.walltime, self.load))
+            first = self.load.measures - climb.unsent
+            due = [*map(int, climb.tries), *range(first, self.load.measures)][:largest]
+            outcome = self._submit(climb, due)
             if isinstance(outcome, Refused):
                 if outcome.when is not When.LATER:
                     raise Hopeless(f"{outcome.reason}: {outcome.detail}")
+                if len(due) > 1:
+                    largest = len(due) // 2  # as the dispatcher does
+                    continue
                 climb.retry_at = self.cluster.now + REFUSED_LATER_SECONDS
                 return False
             assert isinstance(outcome, Accepted)
             ids.append(outcome.job_id)
-            self.jobs += 1
-            climb.running += 1
-            if climb.tries:
-                climb.tries.popleft()
-            else:
-                climb.unsent -= 1
+            self.jobs += len(due)
+            climb.running += len(due)
+            for _ in due:
+                if climb.tries:
+                    climb.tries.popleft()
+                else:
+                    climb.unsent -= 1
         if self.waiting and self.waiting[0] is climb:
             self.waiting.popleft()
         self._ring(climb, ids)
         return True
+
+    def _submit(self, climb: _Climb, measures: Sequence[int]) -> SubmitOutcome:
+        named = f"measure-{climb.number}-{','.join(map(str, measures))}"
+        spec = self._spec(named, self.walltime, self.load)
+        if len(measures) == 1:
+            return self.cluster.submit(spec)
+        return self.cluster.submit_array(spec, len(measures), self.limits.array_throttle)
 
     def _ring(self, climb: _Climb, ids: list[str]) -> None:
         if climb.rung or self.live_wakes >= self.habits.most_wakes:
@@ -315,7 +338,8 @@ def lift_each(load: Load, limits: Limits, habits: Habits, base: Forecast, *, see
     cases: list[tuple[str, float, float, Limits, Habits]] = [
         ("nodes", limits.nodes, limits.nodes * 2, replace(limits, nodes=limits.nodes * 2), habits)
     ]
-    for name, value in (("submit_cap", limits.submit_cap), ("throttle", limits.throttle)):
+    caps = ("submit_cap", "throttle", "array_throttle")
+    for name, value in ((cap, getattr(limits, cap)) for cap in caps):
         if value is not None:
             cases.append((name, value, value * 2, replace(limits, **{name: value * 2}), habits))
     if habits.most_wakes:

@@ -82,3 +82,33 @@ def test_what_can_never_run_is_refused_by_name() -> None:
     done = run("--cpus", "64")
     assert done.exit_code == 3
     assert "fits no node of 4 CPUs" in done.output
+
+
+def test_an_array_throttle_binds_where_it_lets_fewer_tasks_run_than_the_nodes() -> None:
+    load = ("--climbs", "1", "--measures", "40", "--minutes", "10", "--spread", "0")
+    found = answer(*load, "--array-throttle", "4")
+    forecast = found["forecast"]
+    assert isinstance(forecast, dict)
+    assert (found["binds"], forecast["most_running"], forecast["jobs"]) == ("array_throttle", 4, 40)
+    # 40 tasks of 10 minutes, four at a time, are 100 minutes; without a throttle all have a CPU.
+    assert 100 * 60 <= forecast["seconds"] <= 100 * 60 + 600
+    free = answer(*load)["forecast"]
+    assert isinstance(free, dict)
+    assert free["seconds"] < 20 * 60
+
+
+def test_a_lanes_array_throttle_is_the_default(tmp_path: Path) -> None:
+    lane = "[lanes.default]\narray_throttle = 3\n"
+    (tmp_path / "config.toml").write_text(f'state = "{tmp_path / "state"}"\nbackend = "slurm"\n{lane}')
+    limits = answer("--climbs", "1", "--measures", "9")["limits"]
+    assert isinstance(limits, dict)
+    assert limits["array_throttle"] == 3
+
+
+def test_a_throttled_array_that_meets_the_submit_cap_is_cut_and_lost_tasks_are_tried_again() -> None:
+    load = ("--climbs", "3", "--measures", "30", "--minutes", "5", "--failure-rate", "0.2")
+    forecast = answer(*load, "--array-throttle", "10", "--submit-cap", "20")["forecast"]
+    assert isinstance(forecast, dict)
+    assert forecast["cap_met"] > 0
+    assert forecast["jobs"] > 90
+    assert forecast["most_running"] <= 20
