@@ -12,12 +12,14 @@ import secrets
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy.orm import ORMExecuteState, Session
 
 from outerloop import effects
 from outerloop.champion import EvalEvent, Event, events_to_jsonl
@@ -35,6 +37,7 @@ from outerloop.controller.ledger import Ledger
 from outerloop.controller.operate import OperatorError, cancel, retry
 from outerloop.controller.submit import earlier_asks, enqueue, leave_in_inbox
 from outerloop.controller.tick import tick, wake
+from outerloop.record.store import Record
 from outerloop.settings import Settings
 from outerloop.slots import SlotDirectory, StateRoot
 from tests.simulation import processes
@@ -73,6 +76,25 @@ def _remember_plans(connection: Any, _record: Any) -> None:
     connection.prepare_threshold, connection.prepared_max = 0, 1000
 
 
+def _read_without_transactions(record: Record) -> None:
+    """BEGIN and COMMIT around what is only read are a third of all round trips. Processes are paused between effects
+    alone, never between two statements of a reading, so that without a transaction they see the same."""
+
+    @contextmanager
+    def reading() -> Iterator[Session]:
+        with record._session() as session:
+            session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+            yield session
+
+    record.reading = reading  # type: ignore[method-assign]
+
+
+def _fetch_whole(state: ORMExecuteState) -> None:
+    """A cursor of the server, for ledgers of many thousand events, needs a transaction."""
+    if state.execution_options.get("yield_per"):
+        state.update_execution_options(yield_per=None, stream_results=False)
+
+
 class World:
     """Record, state folder, cluster and commands."""
 
@@ -94,6 +116,7 @@ class World:
         # A wake waits in real time for a lease's holder; here nobody runs meanwhile.
         patch.setattr(tick_module, "BUSY_PATIENCE_SECONDS", 0.0)
         self.random = random.Random(0)
+        event.listen(Session, "do_orm_execute", _fetch_whole)
         patch.setattr(secrets, "randbelow", lambda limit: self.random.randrange(limit))
         patch.setattr(deployment_module, "open_compute", lambda settings, root: None)
         self.target = make_target(folder, self.settings, self.root, patch)
@@ -107,6 +130,7 @@ class World:
     def close(self) -> None:
         for deployment in self._deployments:
             deployment.close()
+        event.remove(Session, "do_orm_execute", _fetch_whole)
         self.clock.close()
 
     def begin(self, seed: int, **site: Any) -> None:
@@ -155,6 +179,7 @@ class World:
             # Asking whether the connection is alive is a fifth of all round trips, and the server is.
             deployment.record._engine.pool._pre_ping = False
             event.listen(deployment.record._engine, "connect", _remember_plans)
+            _read_without_transactions(deployment.record)
         object.__setattr__(deployment.context, "compute", self.cluster)
         deployment.forget_observation()
         deployment.notes.clear()
