@@ -7,6 +7,7 @@ below has each command's place and one line of help, and a test compares it with
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from typing import Any
 
@@ -141,6 +142,9 @@ takes a tenth of a short command's time."""
 def main() -> None:
     """Entry point of the console script."""
     gc.set_threshold(ALLOCATIONS_BETWEEN_COLLECTIONS)
+    # Else pydantic reads the metadata of everything that is installed, on a shared disk a file at a time, for plugins
+    # which must not change what our files mean anyway.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")
     app(prog_name="outerloop", windows_expand_args=False)
 
 
