@@ -80,7 +80,7 @@ class DevCluster:
         pid = self._pid("slurmctld")
         os.kill(pid, signal.SIGCONT)
         os.kill(pid, signal.SIGTERM)
-        self.wait(lambda: not _runs(pid), 30)
+        self.wait(lambda: not _runs(pid), 60)
 
     def start_controller(self) -> None:
         """The opposite of `stop_controller`."""
@@ -156,7 +156,7 @@ class DevCluster:
     def cancel_all(self) -> None:
         """Cancel every job and wait until none is active, so that the next test starts with free nodes."""
         self.run("scancel", f"--user={os.getuid()}", check=False)
-        self.wait(lambda: not self.run("squeue", "-h", "-a", "-o", "%i").strip(), 30, "jobs to end")
+        self.wait(lambda: not self.run("squeue", "-h", "-a", "-o", "%i").strip(), 60, "jobs to end")
 
     def log_tail(self, lines: int = 15) -> str:
         """The last lines of every log of the cluster."""

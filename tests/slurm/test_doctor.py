@@ -98,7 +98,7 @@ def test_a_held_partition_is_no_failure_and_leaves_no_job(config: Path, cluster:
     assert code == 0, found
     assert found["job"][0][0] == "WARN"
     assert "PartitionDown" in found["job"][0][1]
-    cluster.wait(lambda: cluster.run("squeue", "-h", "-t", "pending,running") == "", 20)
+    cluster.wait(lambda: cluster.run("squeue", "-h", "-t", "pending,running") == "", 60)
 
 
 def test_a_stopped_controller_is_the_clusters_trouble(config: Path, cluster: DevCluster) -> None:

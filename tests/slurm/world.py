@@ -99,7 +99,7 @@ class SlurmWorld(World):
             return all(self.ended(run_id) for run_id in run_ids)
 
         # A look costs processor time that the jobs of this small machine need.
-        self.slurm.wait(done, seconds, f"the verdicts of {run_ids}: {self.queue()}", every=0.3)
+        self.slurm.wait(done, seconds, f"the verdicts of {run_ids}: {self.queue()}", every=0.5)
 
     def queue(self) -> list[list[str]]:
         """[id, name, state, reason] of every job that the queue shows."""

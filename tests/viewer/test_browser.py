@@ -156,18 +156,30 @@ def quiet(shown: Shown) -> Iterator[None]:
     assert shown.said == []
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_page_is_drawn_and_fits_and_can_be_read(shown: Shown, width: int, scheme: str) -> None:
+def test_every_page_is_drawn_and_fits_and_can_be_read(shown: Shown, width: int) -> None:
+    """Each page is loaded at one width in the light; the dark is then asked for, as a screen does in the evening."""
     pale = (Path(__file__).parent / "contrast.js").read_text()
-    with shown.page(width=width, scheme=scheme) as page:
+    with shown.page(width=width, scheme=SCHEMES[0]) as page:
         for name, path in shown.pages().items():
+            page.emulate_media(color_scheme=SCHEMES[0])  # type: ignore[arg-type]
             shown.open(page, path)
             assert page.locator("h1").count() == 1, path
-            page.screenshot(path=shown.shots / f"{name}-{width}-{scheme}.png", full_page=True)
-            wide = page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= width, f"{path} is {wide} wide on a screen of {width}"
-            assert page.evaluate(pale, CONTRAST) == [], f"{path} in the {scheme}"
+            for scheme in SCHEMES:
+                page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                page.wait_for_selector(EMPTY_CHART, state="detached")
+                page.screenshot(path=shown.shots / f"{name}-{width}-{scheme}.png", full_page=True)
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width, f"{path} is {wide} wide on a screen of {width}"
+                assert page.evaluate(pale, CONTRAST) == [], f"{path} in the {scheme}"
+
+
+def test_a_page_that_is_loaded_in_the_dark_is_dark(shown: Shown) -> None:
+    with shown.page(scheme="dark") as page:
+        shown.open(page, f"/runs/{shown.runs['training']}")
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert sum(int(part) for part in re.findall(r"\d+", ground)[:3]) < 3 * 64, ground
+        page.screenshot(path=shown.shots / "training-loaded-dark.png", full_page=True)
 
 
 def test_charts_show_the_numbers_of_the_tables(shown: Shown) -> None:

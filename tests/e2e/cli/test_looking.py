@@ -195,7 +195,7 @@ def _watched(world: World, no_color: str) -> bytes:
                 # Python drops one that comes while an object is being finalised; a person presses again.
                 process.send_signal(signal.SIGINT)
                 interrupt_at = time.monotonic() + 5
-        assert process.wait(timeout=30) == 0, screen
+        assert process.wait(timeout=60) == 0, screen
         # The last words may still lie in the terminal when the process has gone.
         while select.select([main], [], [], 0.2)[0]:
             try:

@@ -85,7 +85,7 @@ def start_and_kill(slot: Slot, restart: str = "") -> int:
     job = slot.start(env={"SLURM_RESTART_COUNT": restart, "OUTERLOOP_TEST": "1"})
     until(lambda: runs(slot.rig), "the command ran")
     job.kill()
-    job.communicate(timeout=10)
+    job.communicate(timeout=60)
     return job.returncode
 
 
@@ -105,7 +105,7 @@ def test_a_restart_that_can_resume_takes_over_and_goes_on(rig: Rig) -> None:
     job = slot.start()
     until(lambda: (slot.attempt() / "r0" / "out" / "metrics.txt").exists(), "live metrics are visible")
     job.kill()
-    job.communicate(timeout=10)
+    job.communicate(timeout=60)
     assert slot.run(env={"SLURM_JOB_ID": "900999", "SLURM_RESTART_COUNT": "1"}) == layout.EXIT_NOT_CLAIMANT
     assert slot.run(env={"SLURM_RESTART_COUNT": "1"}) == 0
     assert slot.claim()["restart"] == slot.result()["restart"] == 1
@@ -129,8 +129,8 @@ def test_a_zombie_of_an_earlier_start_writes_no_result_over_a_later_one(rig: Rig
     until(lambda: runs(rig) == 2, "the restart runs")
     os.kill(first.pid, signal.SIGCONT)
     (rig.root / "go").touch()
-    first.communicate(timeout=30)
-    second.communicate(timeout=30)
+    first.communicate(timeout=60)
+    second.communicate(timeout=60)
     assert (first.returncode, second.returncode) == (layout.EXIT_NOT_CLAIMANT, 0)
     assert slot.result()["restart"] == slot.claim()["restart"] == 1
 
@@ -144,7 +144,7 @@ def test_a_claim_over_ours_by_an_earlier_start_is_put_right(rig: Rig) -> None:
     until(lambda: slot.claim()["restart"] == 2, "it took over")
     path.write_text(json.dumps({"job_id": "900123", "restart": 1}))
     (rig.root / "go").touch()
-    job.communicate(timeout=30)
+    job.communicate(timeout=60)
     assert job.returncode == 0
     assert slot.claim()["restart"] == slot.result()["restart"] == 2
 

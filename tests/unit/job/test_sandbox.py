@@ -180,7 +180,7 @@ def test_signals_reach_the_command_in_its_sandbox(rig: Rig) -> None:
     log = slot.attempt() / "r0" / layout.STDOUT
     until(lambda: log.exists() and b"ready" in log.read_bytes(), "the command runs")
     job.terminate()
-    job.communicate(timeout=20)
+    job.communicate(timeout=60)
     assert b"got TERM" in slot.stdout()
     assert slot.result()["reason"] == "CANCELLED"
 

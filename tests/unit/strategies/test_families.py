@@ -297,7 +297,7 @@ def test_local_sequential_runs_every_task_and_names_the_failed_ones(tmp_path: Pa
     (spec,) = compile_plan(quoted)
     (tmp_path / TASKS_FILE).write_text(spec.files[TASKS_FILE])
     argv, _ = spec.resolve({FILES_TOKEN: str(tmp_path)})
-    answer = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    answer = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert answer.stdout.splitlines() == ["it's", "$HOME", "last"]
     assert (answer.returncode, answer.stderr) == (1, "failed tasks: 1\n")
 
