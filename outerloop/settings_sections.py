@@ -313,7 +313,7 @@ class WakeSettings(_Section):
     """Jobs that resume a parked run when what it waits for has ended."""
 
     mode: Literal["auto", "always", "never"] = Field(
-        default="auto", description="auto: a wake job unless the tick's heartbeat is fresh enough to rely on."
+        default="auto", description="auto: beyond half the cap, a wake job only while the tick's heartbeat is stale."
     )
     lane: str = Field(default="", description='Lane of wake jobs. Empty: "wake" if there is such a lane, else default.')
     minutes: float = Field(default=10.0, gt=0, description="Walltime of a wake job.")
