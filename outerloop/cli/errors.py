@@ -15,6 +15,7 @@ site's trouble show a message without a traceback; only a defect of ours shows o
 | 6 | no disk space |
 | 7 | not found: run, slot, benchmark; `db rebuild` left something out |
 | 8 | no access: the state folder is read-only or another account's |
+| 130 | Ctrl-C while `--wait` waited; nothing was cancelled |
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class ExitCode(IntEnum):
     NO_SPACE = 6
     NOT_FOUND = 7
     NO_ACCESS = 8
+    INTERRUPTED = 130
 
 
 class CliError(click.ClickException):

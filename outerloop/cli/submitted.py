@@ -99,7 +99,10 @@ def report(deployment: Deployment, run_id: str, *, asked_before: str | None, as_
 
 
 def wait_for_end(deployment: Deployment, run_id: str, *, quiet: bool) -> None:
-    """Look again until the run has ended or is blocked, advancing it like a tick would; progress goes to stderr."""
+    """Look again until the run has ended or is blocked, advancing it like a tick would; progress goes to stderr.
+
+    Ctrl-C ends the waiting alone: the run goes on, and the exit code is INTERRUPTED.
+    """
     from outerloop.cli.progress import progress_line, run_progress
     from outerloop.controller.tick import advance_when_due
 
@@ -123,6 +126,12 @@ def wait_for_end(deployment: Deployment, run_id: str, *, quiet: bool) -> None:
             last = line
             time.sleep(pause)
             advance_when_due(deployment, run_id)
+    except KeyboardInterrupt:
+        raise CliError(
+            f"no longer waiting; run {run_id} goes on without this command: `outerloop show {run_id}`,"
+            f" `outerloop cancel {run_id}`",
+            ExitCode.INTERRUPTED,
+        ) from None
     finally:
         if status is not None:
             status.stop()

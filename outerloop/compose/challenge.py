@@ -37,6 +37,12 @@ class Combination(_Table):
     def _list(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
 
+    @property
+    def not_apart(self) -> str:
+        """What is wrong where a suite decides and is the reserve as well; else nothing."""
+        twice = sorted(set(self.suites) & set(self.reserve))
+        return f"a suite can't both decide and be the reserve: {', '.join(twice)}" if twice else ""
+
 
 class Decision(_Table):
     """The rule. The unit is the task: its score is the mean over trials and training seeds."""

@@ -82,7 +82,11 @@ def _alone(kind: str, fragment_id: str, configs: Path) -> list[str]:
     keys = MODEL_KEYS if kind == "models" else SUITE_KEYS
     named = text_keys(main_table(kind, fragment_id, tables, configs), keys, f"{path}: [{main}]")
     source = named["id" if kind == "models" else "repo_id"]
-    if not source.startswith(LOCAL_SCHEMES) and not _REVISION.fullmatch(named["revision"]):
+    if ":" in source and not source.startswith(LOCAL_SCHEMES):
+        problems.append(
+            f"{path}: {main}: {source} begins with neither {' nor '.join(LOCAL_SCHEMES)}, and no hub id has :"
+        )
+    elif not source.startswith(LOCAL_SCHEMES) and not _REVISION.fullmatch(named["revision"]):
         problems.append(
             f'{path}: {main}.revision = "{named["revision"]}" must be the 40 hex digits of a commit;'
             " a branch or a tag moves"
@@ -104,10 +108,7 @@ def _challenge(
         return []
     where = str(fragment_path("challenges", challenge_id, configs))
     asked = found.challenge
-    problems: list[str] = []
-    twice = sorted(set(asked.suites) & set(asked.reserve))
-    if twice:
-        problems.append(f"{where}: a suite can't both decide and be the reserve: {', '.join(twice)}")
+    problems = [f"{where}: {asked.not_apart}"] if asked.not_apart else []
     config: dict[str, Any] = {}
     for suites in (asked.suites, asked.reserve):
         if not suites:

@@ -5,6 +5,7 @@ Covered: finding and reading. Not covered: following (cli.logs), writing logs (o
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from outerloop.controller.shown import MeasureView, RunView
@@ -15,16 +16,26 @@ __all__ = ["STREAMS", "TAIL_BYTES", "default_measure", "log_files", "tail"]
 
 TAIL_BYTES = 256 << 10
 """No more is read of a log's end, however long its lines are."""
+_TRAINING = re.compile(r"(sft|dpo|grpo)-\d+")
+"""Roles of an entry's own trainings (entry_work.py)."""
 STREAMS = ("stdout.log", "stderr.log", "score.stdout.log", "score.stderr.log", "slurm.log")
 
 
 def default_measure(view: RunView) -> MeasureView | None:
-    """The first that failed or used up its attempts, else the candidate, else the first; None when there are none."""
+    """The first that failed or used up its attempts, else the candidate, else the first; None when there are none.
+
+    An entry's candidate is its training that runs, else its newest step that runs, else its first training.
+    """
     measures = view.current or view.measures
     for measure in measures:
         if measure.state in {"failed", "exhausted"}:
             return measure
     ran = [measure for measure in measures if measure.attempts]
+    if view.row.kind == "entry":
+        own = [measure for measure in ran if measure.side == "candidate"]
+        trained = [measure for measure in own if _TRAINING.fullmatch(measure.role)]
+        going_on = [measure for measure in (*trained, *reversed(own)) if measure.state == "open"]
+        return next(iter(going_on or trained or own or ran or measures), None)
     for measure in ran or measures:
         if measure.side == "candidate" and measure.kind != "environment":
             return measure

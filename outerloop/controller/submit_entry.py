@@ -22,6 +22,7 @@ from outerloop.compose import (
     FLAVORS,
     SHIPPED,
     Challenge,
+    ComposeError,
     Flavor,
     challenge,
     compose,
@@ -99,6 +100,8 @@ def prepare_entry(
     if not fixed.open:
         raise Refusal(f'challenge {challenge_id} is not open: its meta.status is not "active"')
     what = fixed.challenge
+    if what.not_apart:
+        raise ComposeError([f"challenge {challenge_id}: {what.not_apart}"])
     flavors = _flavors(settings)
     text = _composed(fixed, challenge_id, what.suites, configs, flavors)
     config = parse_config_text(text, f"challenge {challenge_id}")

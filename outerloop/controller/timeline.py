@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from decimal import Decimal
 
 from outerloop.controller.shown import AttemptView, EventView, RunView
 from outerloop.printable import one_line
@@ -81,7 +82,9 @@ def _event(event: EventView) -> str:
             seeds = plural(len(body.get("seeds") or ()), "training seed")
             return f"round {int(body.get('round') or 0) + 1}: {seeds}, against {against}"
         case "reserve":
-            return f"won on its suites (gain {body.get('gain')}); the reserve is scored"
+            gain = body.get("gain")
+            shown = f"{Decimal(gain):+.4f}" if isinstance(gain, str) else str(gain)
+            return f"won on its suites (gain {shown}); the reserve is scored"
         case "round":
             pairs = plural(len(body.get("pair_seeds") or ()), "pair")
             against = str(body.get("base_commit") or "")[:_SHORT_COMMIT]

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from outerloop.posttrain import builtin
 from outerloop.posttrain.scorers import SCORERS, why_no_scorer
-from outerloop.problems import Problem, render, translate
+from outerloop.problems import Problem, render, suggestion, translate
 from outerloop.toml_model import model_of
 
 __all__ = ["Config", "ConfigError", "Engine", "Suite", "config_problems", "parse_config", "parse_config_text"]
@@ -39,11 +40,25 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _require_source(key: str, source: str, what: str, made: tuple[str, ...]) -> None:
+    """Raise ValueError where the scheme of a source, or what is to be made on the spot, is not known."""
+    scheme, colon, name = source.partition(":")
+    if scheme == "builtin" and name not in made:
+        raise ValueError(f"{key}: there is no built-in {what} {name!r}; {suggestion(name, made)}")
+    if colon and scheme not in {"builtin", "file"}:
+        raise ValueError(f"{key}: {source} begins with neither builtin: nor file:, and no hub id has :")
+
+
 class Model(_Table):
     """What is trained: `builtin:NAME`, `file:/FOLDER`, or a hub id at a 40-hex revision."""
 
     id: str = Field(min_length=1, description="`builtin:NAME`, `file:/FOLDER` or a hub id.")
     revision: str = Field(min_length=1, description="For a hub id: the 40 hex digits of a commit.")
+
+    @model_validator(mode="after")
+    def _made(self) -> Model:
+        _require_source("id", self.id, "model", builtin.MODELS)
+        return self
 
 
 class TrainData(_Table):
@@ -76,6 +91,7 @@ class Suite(_Table):
 
     @model_validator(mode="after")
     def _known(self) -> Suite:
+        _require_source("repo_id", self.repo_id, "suite", builtin.SUITES)
         why = why_no_scorer(self.scorer)
         if why:
             raise ValueError(f"scorer: {why}")

@@ -178,7 +178,7 @@ def run_page(request: Request) -> Response:
         base_revision=base_revision(view),
         moved=moved_base(view),
         argued=argued,
-        pairs=len(climbed) > 1,
+        pairs=row.kind == "climb" and len(climbed) > 1,
         looks=looks,
         entries=entries[-MOST_EVENTS:],
         hidden_entries=max(0, len(entries) - MOST_EVENTS),
