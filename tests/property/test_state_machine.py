@@ -24,8 +24,8 @@ __all__ = ["pg_url"]
 
 SCHEDULES = 500
 SECONDS = 150.0
-"""No new schedule is begun after so long. Two idle cores play all of them in half the time; when a busy machine does
-not, the test says so and counts as skipped, not as passed."""
+"""No new schedule is begun after so long. Two idle cores play all of them in less; when a busy machine does not, the
+test says so and counts as skipped, not as passed."""
 FEWEST = 20
 PROCESSES = 2
 
