@@ -391,7 +391,7 @@ class Campaign:
             self._archive(over, known)
         planned = []
         for key, launch in live.items():
-            if key in known and key not in over:
+            if key in known and key not in over and not self.engine.lost_specs:
                 continue
             spec = slots[key].spec()
             facts = spec.get("work") if spec is not None else None

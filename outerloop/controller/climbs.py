@@ -102,7 +102,7 @@ class Climb:
         readings = self._readings()
         try:
             wanted = plan_measures(self.climb, readings)
-            missing = [request for request in wanted if request.role not in readings]
+            missing = [request for request in wanted if request.role not in readings or self.engine.lost_specs]
             if missing:
                 planned = planned_work(
                     self.context.root, self.mirror, self.contract, self.request, self.current, missing

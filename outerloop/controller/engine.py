@@ -132,6 +132,8 @@ class Engine:
         self.events: list[LedgerEvent] = []
         self.seen: dict[int, str] = {}
         """State of each slot before the results were last looked at."""
+        self.lost_specs = False
+        """Whether a slot that waits for a further attempt has no readable spec: the next plan publishes all of them."""
         self.submitted = 0
         self.submitted_now = 0
         self.notes: list[str] = []
@@ -163,6 +165,7 @@ class Engine:
 
     def _until_rest(self, kind: Kind) -> Advanced:
         for _ in range(MOST_STEPS):
+            self.lost_specs = self._lost_specs(kind.round)
             kind.plan()
             changed = self._look_after(kind.round)
             step = kind.step()
@@ -221,6 +224,20 @@ class Engine:
             )
         )
 
+    def _lost_specs(self, round_: int) -> bool:
+        """Whether somebody removed or tore the spec of a slot that goes on: no attempt of it could ever run.
+
+        Only slots of which an attempt has failed are looked at, so that this costs nothing as a rule.
+        """
+        with self.context.record.reading() as session:
+            digests = session.scalars(
+                select(Slot.digest)
+                .join(Measure, Measure.slot_id == Slot.id)
+                .where(Measure.run_id == self.run_id, Measure.round == round_)
+                .where(Slot.state == "open", Slot.attempts_counted > 0)
+            ).all()
+        return any(self.context.slot(digest).spec() is None for digest in digests)
+
     def _look_after(self, round_: int) -> bool:
         """Fold what the queue and the files show of this run's open attempts. True when one of them was settled."""
         with self.context.record.reading() as session:
@@ -240,6 +257,8 @@ class Engine:
         folded = fold_attempts(self.context, observation, told)
         self.notes += recovered.notes + folded.notes
         self.submitted += len(report.accepted)
+        recovered.raise_first()
+        folded.raise_first()
         return folded.settled > 0
 
     def _submit(self, kind: Kind) -> None:

@@ -116,7 +116,7 @@ class Entry:
         missing = [
             step.planned(self.request.challenge, position)
             for position, step in enumerate(self.steps)
-            if step.role not in rows and self._ready(step, rows)
+            if (step.role not in rows or self.engine.lost_specs) and self._ready(step, rows)
         ]
         self._require_data(rows)
         if missing:

@@ -282,6 +282,8 @@ class SeriesRunner:
         observation = self.deployment.observation()
         recovered, _report = recover_intents(self.context, observation, attempts)
         folded = fold_attempts(self.context, observation, self._live(slots))
+        recovered.raise_first()
+        folded.raise_first()
         return [*recovered.notes, *folded.notes]
 
     def _submit(self, slots: Sequence[Slot]) -> list[str]:

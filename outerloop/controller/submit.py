@@ -33,6 +33,7 @@ from outerloop.controller.request import ClimbRequest, Execution, InputFile, cha
 from outerloop.controller.scope import ScopeProblem, scope_problems
 from outerloop.controller.training_request import Request, read_request
 from outerloop.controller.work import lane_mapping
+from outerloop.dispatch.settle import concerns_all
 from outerloop.dispatch.submit import walltime_minutes
 from outerloop.effects import effect
 from outerloop.printable import one_line
@@ -448,6 +449,11 @@ def import_inbox(
                 except Refusal as error:
                     problems.append(f"inbox/{name}: {error}")
             enqueue(record, root, request)
+        except OSError as error:
+            if concerns_all(error):
+                raise
+            problems.append(f"inbox/{one_line(name)} waits: {one_line(str(error))}")
+            continue
         except (ValueError, DataError) as error:
             problems.append(f"inbox/{one_line(name)} is not a request: {one_line(str(error).splitlines()[0])}")
             continue

@@ -6,12 +6,12 @@ Not covered: advancing one run (advance.py). One broken run never stops the othe
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import socket
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from outerloop.controller.campaign_watch import changed
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.interest import cancel_unwanted
 from outerloop.dispatch.live import note_moves, survey
-from outerloop.dispatch.settle import fold_attempts
+from outerloop.dispatch.settle import concerns_all, fold_attempts
 from outerloop.dispatch.submit import recover_intents
 from outerloop.dispatch.wakes import fold_wakes
 from outerloop.record.models import Attempt, Await, Heartbeat, Run, Wake
@@ -133,7 +133,14 @@ def _serve(deployment: Deployment, report: TickReport) -> None:
     if deployment.settings.mode == "service":
         from outerloop.controller.service.intake import serve
 
-        taken = serve(deployment)
+        try:
+            taken = serve(deployment)
+        except OSError as error:
+            if concerns_all(error):
+                raise
+            # The runs that are there need no spool.
+            report.notes.append(f"the spool could not be read: {error}; the next tick takes in what lies there")
+            return
         report.imported += taken.runs
         report.notes += taken.notes
 
@@ -146,7 +153,7 @@ def _tell(deployment: Deployment, report: TickReport, *run_ids: str) -> None:
         try:
             tell(deployment, *run_ids)
         except OSError as error:
-            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            if concerns_all(error):
                 raise
             report.notes.append(f"answers could not be written: {error}; the next tick writes them")
 
@@ -173,6 +180,7 @@ def _fold(deployment: Deployment, report: TickReport) -> None:
     report.adopted = recovered.adopted
     report.notes += recovered.notes + folded.notes
     report.notes += [f"submitted again: {job}" for job in submitted.accepted]
+    _note_unfolded(deployment, {**recovered.broken, **folded.broken}, report)
     report.notes += cancel_unwanted(context, observation)
     doorbells = _doorbells(deployment)
     # An idle campaign whose candidates were edited is like a run whose bell was rung.
@@ -189,7 +197,8 @@ def _fold(deployment: Deployment, report: TickReport) -> None:
 def _doorbells(deployment: Deployment) -> list[Path]:
     """Markers left by wakes that could not reach the record; each is named like its run."""
     try:
-        return sorted(path for path in (deployment.root.path / "doorbells").iterdir() if not path.is_dir())
+        found = sorted(path for path in (deployment.root.path / "doorbells").iterdir() if not path.is_dir())
+        return [path for path in found if deployment.root.takes(path.name)]  # no run has any other name
     except FileNotFoundError:
         return []
 
@@ -217,10 +226,28 @@ def _advance_one(deployment: Deployment, run_id: str, report: TickReport) -> Non
     except RecordUnavailable:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if concerns_all(error):
             raise
         report.broken[run_id] = f"{type(error).__name__}: {error}"
         _note_broken(deployment, run_id, error)
+
+
+def _note_unfolded(deployment: Deployment, broken: Mapping[int, Exception], report: TickReport) -> None:
+    """Say with the runs that wait for it why an attempt could not be looked after; the others go on."""
+    if not broken:
+        return
+    with deployment.record.reading() as session:
+        rows = session.execute(
+            select(Attempt.id, Attempt.job_name, Await.run_id)
+            .outerjoin(Await, Await.attempt_id == Attempt.id)
+            .where(Attempt.id.in_(broken))
+            .order_by(Attempt.id, Await.run_id)
+        ).all()
+    for attempt_id, name, run_id in rows:
+        error = broken[attempt_id]
+        report.broken[run_id or name] = f"{name}: {type(error).__name__}: {error}"
+        if run_id is not None:
+            _note_broken(deployment, run_id, error)
 
 
 def _note_broken(deployment: Deployment, run_id: str, error: Exception) -> None:
@@ -339,6 +366,7 @@ def advance_when_due(deployment: Deployment, run_id: str) -> None:
     deployment.forget_observation()
     if live and not due:
         folded = fold_attempts(deployment.context, deployment.observation(), live)
+        folded.raise_first()
         due = folded.settled > 0
     if due:
         advance(deployment, run_id)

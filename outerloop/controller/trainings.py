@@ -166,7 +166,8 @@ class Training:
         with self.context.record.reading() as session:
             known = set(session.scalars(select(Measure.role).where(Measure.run_id == self.request.id)))
         mirror = Mirror(self.context.root.mirror(self.request.target))
-        missing = [item for item in planned_tasks(self.request, mirror) if item.role not in known]
+        tasks = planned_tasks(self.request, mirror)
+        missing = tasks if self.engine.lost_specs else [item for item in tasks if item.role not in known]
         if missing:
             commit_measures(self.context, self.engine.lease, self.request, self.round, missing)
 

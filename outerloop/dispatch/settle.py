@@ -9,6 +9,7 @@ its word on disk, and the next one repeats it instead of deciding anew.
 
 from __future__ import annotations
 
+import errno
 import pwd
 import re
 from collections.abc import Iterable, Sequence
@@ -28,7 +29,7 @@ from outerloop.dispatch.live import Live
 from outerloop.dispatch.observe import Observation
 from outerloop.effects import effect
 from outerloop.record.models import Attempt, Await, Measure, Run, Slot
-from outerloop.record.store import is_one_of
+from outerloop.record.store import Fenced, RecordUnavailable, is_one_of
 from outerloop.slots import ARRAY_LOG, Pin, Result, SlotDirectory
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "apply_decision",
     "ask_about",
     "cancel_jobs",
+    "concerns_all",
     "fold_attempts",
     "just_sent",
     "live_attempts",
@@ -58,6 +60,21 @@ class Folded:
     settled: int = 0
     adopted: int = 0
     notes: list[str] = field(default_factory=list)
+    broken: dict[int, Exception] = field(default_factory=dict)
+    """Attempts that could not be looked after, and why: somebody put something else in their slot's place, say. The
+    others are folded all the same."""
+
+    def raise_first(self) -> None:
+        """For who looks after one run: its error is told there. Raises what an attempt could not be folded for."""
+        for error in self.broken.values():
+            raise error
+
+
+def concerns_all(error: Exception) -> bool:
+    """Whether an error is not that of one attempt, run or file: the record is away, the disk full or read-only."""
+    if isinstance(error, OSError):
+        return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+    return isinstance(error, RecordUnavailable | Fenced)
 
 
 def live_attempts(session: Session, realm_id: int, slot_ids: Iterable[int] | None = None) -> list[Attempt]:
@@ -118,7 +135,12 @@ def fold_attempts(context: Context, observation: Observation, attempts: Sequence
         return folded
     ask_about(observation, submitted)
     for attempt in submitted:
-        _fold_one(context, observation, attempt.id, folded)
+        try:
+            _fold_one(context, observation, attempt.id, folded)
+        except Exception as error:
+            if concerns_all(error):
+                raise
+            folded.broken[attempt.id] = error
     return folded
 
 
@@ -189,13 +211,13 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
         )
         if is_pack(attempt.array_name):
             evidence = _of_a_member(evidence, directory, attempt)
-        decision = _said_before(directory, attempt.n) or read_evidence(evidence)
+        decision = _said_before(directory, attempt.n, result) or read_evidence(evidence)
         if result is None and decision.settles:
             # Once more, before anything is called lost: it may have become visible meanwhile (reports row 46).
             result = directory.result(attempt.n)
             if result is not None:
                 evidence = replace(evidence, result=_facts(result, slot.kind))
-                decision = _said_before(directory, attempt.n) or read_evidence(evidence)
+                decision = _said_before(directory, attempt.n, result) or read_evidence(evidence)
         if decision.action is Action.WAIT and attempt.absent_at is None:
             attempt.absent_at = observation.started
         elif decision.action is Action.ALIVE:
@@ -363,12 +385,14 @@ def _settle_budget(attempt: Attempt, result: Result | None) -> None:
     attempt.gpu_hours_used = min(attempt.gpu_hours_reserved, hours_per_minute * seconds / 60)
 
 
-def _said_before(directory: SlotDirectory, n: int) -> Decision | None:
-    """What a process that died before its commit already published about this attempt."""
+def _said_before(directory: SlotDirectory, n: int, result: Result | None) -> Decision | None:
+    """What a process that died before its commit already published about this attempt.
+
+    Not that it is done when its result was lost since: that would be waited for in vain.
+    """
     body = directory.settled(n)
-    if body is None:
-        return None
-    return decision_from_disk(body)
+    said = None if body is None else decision_from_disk(body)
+    return None if said is not None and said.action is Action.DONE and result is None else said
 
 
 def decision_from_disk(body: dict[str, Any]) -> Decision | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -35,7 +35,7 @@ from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEv
 from outerloop.dispatch.live import Live
 from outerloop.dispatch.observe import Observation
 from outerloop.dispatch.packs import carry_out_pack, cut_into_packs
-from outerloop.dispatch.settle import Folded, apply_decision, ask_about, make_due
+from outerloop.dispatch.settle import Folded, apply_decision, ask_about, concerns_all, make_due
 from outerloop.dispatch.submission import (
     NOBODY_WAITS,
     REFUSED_LATER_SECONDS,
@@ -322,25 +322,36 @@ def recover_intents(
     if not intents:
         return folded, report
     ask_about(observation, attempts)
-    for array in sorted({intent.array_id for intent in intents if intent.array_id is not None}):
-        again = recover_array(context, observation, array, folded)
-        if again is not None:
-            what = "pack" if again.packed else "array"
-            folded.notes.append(f"{again.name}: absent from two complete answers; the same {what} goes out again")
-            if again.packed:
-                carry_out_pack(context, again, report)
-            else:
-                carry_out_array(context, again, report)
+    arrays: dict[int, int] = {intent.array_id: intent.id for intent in intents if intent.array_id is not None}
+    for array, intent_id in sorted(arrays.items()):
+        with _contained(folded, intent_id):
+            again = recover_array(context, observation, array, folded)
+            if again is not None:
+                what = "pack" if again.packed else "array"
+                folded.notes.append(f"{again.name}: absent from two complete answers; the same {what} goes out again")
+                (carry_out_pack if again.packed else carry_out_array)(context, again, report)
     for intent in intents:
         if intent.array_id is not None:
             continue
-        submission = _recover_one(context, observation, intent.id, folded)
-        if submission is not None:
-            folded.notes.append(
-                f"{submission.job_name}: absent from two complete answers; the same attempt goes out again"
-            )
-            _carry_out(context, submission, report)
+        with _contained(folded, intent.id):
+            submission = _recover_one(context, observation, intent.id, folded)
+            if submission is not None:
+                folded.notes.append(
+                    f"{submission.job_name}: absent from two complete answers; the same attempt goes out again"
+                )
+                _carry_out(context, submission, report)
     return folded, report
+
+
+@contextlib.contextmanager
+def _contained(folded: Folded, attempt_id: int) -> Iterator[None]:
+    """Keep what is wrong with one attempt from the others."""
+    try:
+        yield
+    except Exception as error:
+        if concerns_all(error):
+            raise
+        folded.broken[attempt_id] = error
 
 
 def _recover_one(context: Context, observation: Observation, attempt_id: int, folded: Folded) -> Submission | None:

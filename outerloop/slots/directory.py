@@ -123,14 +123,15 @@ class SlotDirectory:
     # -- writes by the dispatcher
 
     def write_spec(self, determinants: Mapping[str, Any], work: Mapping[str, Any]) -> None:
-        """Publish spec.json; an existing one is left (its digest is the folder's name)."""
+        """Publish spec.json; an existing one is left (its digest is the folder's name) unless no job could read it."""
         body = {
             "schema": layout.SCHEMA,
             "digest": self.digest,
             "determinants": dict(determinants),
             "work": dict(work),
         }
-        publish(self.path / layout.SPEC, body, name="slot.spec")
+        if not publish(self.path / layout.SPEC, body, name="slot.spec") and self.spec() is None:
+            replace(self.path / layout.SPEC, body, name="slot.spec")
 
     def prepare_attempt(self, n: int, order: Mapping[str, Any], script: str) -> Path:
         """Write attempt.json and job.sh and the log folder, durable before anything is submitted.
@@ -161,11 +162,20 @@ class SlotDirectory:
         replace(self.attempt(n) / layout.SUBMITTED, body, name="attempt.submitted")
 
     def settle(self, n: int, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Publish how attempt `n` ended; returns what stands there, which may be an earlier process's word."""
+        """Publish how attempt `n` ended; returns what stands there, which may be an earlier process's word.
+
+        A word that cannot be read, or says that it is done while its result is lost, is replaced. Only called under
+        the slot's row lock.
+        """
         path = self.attempt(n) / layout.SETTLED
         stamped = {"schema": layout.SCHEMA, "attempt": n, "at": _now(), **body}
-        publish(path, stamped, name="attempt.settled")
-        return read_json(path) or stamped
+        if publish(path, stamped, name="attempt.settled"):
+            return stamped
+        held = read_json(path)
+        if held is None or (held.get("outcome") == "done" != body.get("outcome") and self.result(n) is None):
+            replace(path, stamped, name="attempt.settled")
+            return stamped
+        return held
 
     def pin(self, pin: Pin) -> Pin:
         """Make `pin` the slot's value unless one is pinned already; returns the one that counts.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import stat
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -175,7 +177,9 @@ def append_marker(path: Path, *, name: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in `path`, or None when it is absent, empty, cut short, too large or no object.
+    """The JSON object in `path`, or None when it is absent, empty, cut short, too large, no plain file or no object.
+
+    So is one with a NUL character or half of a surrogate pair: ours have none, and the record could not hold them.
 
     The parent folder is listed first, because NFS clients cache the absence of a name (reports row 74).
     """
@@ -183,9 +187,28 @@ def read_json(path: Path) -> dict[str, Any] | None:
         with os.scandir(path.parent) as entries:
             if not any(entry.name == path.name for entry in entries):
                 return None
-        if path.stat().st_size > MAX_JSON_BYTES:
+        # Without O_NONBLOCK a fifo of that name would stop whoever looks, for ever.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_JSON_BYTES:
+                return None
+            raw = file.read(MAX_JSON_BYTES + 1)
+        value = json.loads(raw)
+        if _ESCAPED.search(raw) and not _storable(value):
             return None
-        value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+_ESCAPED = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+"""What NUL and surrogates look like in JSON, where nothing else can bring them: most files need no closer look."""
+
+
+def _storable(value: object) -> bool:
+    """Whether Postgres can hold every text in it."""
+    if isinstance(value, str):
+        return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, dict):
+        return all(_storable(key) and _storable(item) for key, item in value.items())
+    return all(map(_storable, value)) if isinstance(value, list) else True

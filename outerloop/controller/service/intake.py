@@ -11,7 +11,6 @@ where the contract and the benchmark's own code come from.
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ from outerloop.controller.submit import (
     leave_in_inbox,
     prepare_climb,
 )
-from outerloop.record.store import RecordUnavailable
+from outerloop.dispatch.settle import concerns_all
 from outerloop.settings import Settings, SettingsError
 from outerloop.settings_sections import TargetSettings
 from outerloop.slots.files import replace
@@ -88,10 +87,8 @@ def serve(deployment: Deployment) -> Taken:
             spool.remove(name)
         except FileNotFoundError:
             continue
-        except RecordUnavailable:
-            raise
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            if concerns_all(error):
                 raise
             # Somebody's odd file must not keep the others', or the tick, from going on.
             done.notes.append(f"spool: {name}: {type(error).__name__}: {error}; it stays where it is")
