@@ -44,27 +44,26 @@ class HasRecord(Protocol):
     def record(self) -> Record: ...
 
 
-def find_run(deployment: HasRecord, name: str) -> Run:
-    """The run whose id is `name` or begins with it. Raises LookupError with the near ones."""
+def find_run(deployment: HasRecord, name: str, *, submitter: str | None = None) -> Run:
+    """The run whose id is `name` or begins with it. Raises LookupError with the near ones.
+
+    With a `submitter`, those of others are as if they were not there: who asked for what is nobody else's business.
+    """
     record = deployment.record
+    known = [Run.realm_id == record.realm_id]
+    known += [] if submitter is None else [Run.submitter == submitter]
     if not name:
         raise LookupError("a run's name is needed, or the beginning of one; `outerloop status` lists them")
     with record.reading() as session:
-        exact = session.get(Run, name)
-        if exact is not None and exact.realm_id == record.realm_id:
+        exact = session.scalar(select(Run).where(Run.id == name, *known))
+        if exact is not None:
             return exact
-        found = list(
-            session.scalars(
-                select(Run).where(Run.realm_id == record.realm_id, Run.id.like(f"{_escaped(name)}%")).limit(5)
-            )
-        )
+        found = list(session.scalars(select(Run).where(Run.id.like(f"{_escaped(name)}%"), *known).limit(5)))
         if len(found) == 1:
             return found[0]
         if found:
             raise LookupError(f"{name} is the beginning of several runs: {', '.join(run.id for run in found)}")
-        newest = session.scalars(
-            select(Run.id).where(Run.realm_id == record.realm_id).order_by(Run.created_at.desc()).limit(200)
-        ).all()
+        newest = session.scalars(select(Run.id).where(*known).order_by(Run.created_at.desc()).limit(200)).all()
     import difflib
 
     near = difflib.get_close_matches(name, newest, n=1, cutoff=0.5)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from outerloop.climb import Failure, Verdict, scope_verdict
 from outerloop.contract import CONTRACT_FILE, Scope
 from outerloop.controller.git import Change
+from outerloop.slots.files import storable
 
 __all__ = ["ScopeProblem", "scope_problems", "verdict_on_scope"]
 
@@ -47,5 +48,6 @@ def verdict_on_scope(benchmark: str, changes: Sequence[Change], scope: Scope) ->
     problems = scope_problems(changes, scope)
     if not problems:
         return None
-    failures = [Failure(role=problem.path, code=problem.code, detail=problem.detail) for problem in problems]
+    # As the ledger has it: git's paths are bytes, and the verdict must be the same when it is recomputed.
+    failures = [Failure(role=storable(problem.path), code=problem.code, detail=problem.detail) for problem in problems]
     return scope_verdict(benchmark, failures)

@@ -17,7 +17,7 @@ from typing import Any
 
 from outerloop.effects import effect
 
-__all__ = ["Draft", "append_marker", "make_folder", "publish", "read_json", "replace", "sync_folder"]
+__all__ = ["Draft", "append_marker", "make_folder", "publish", "read_json", "replace", "storable", "sync_folder"]
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 """Refuse to parse more: no file of ours is that large, and the file may be somebody's accident."""
@@ -179,7 +179,8 @@ def append_marker(path: Path, *, name: str) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in `path`, or None when it is absent, empty, cut short, too large, no plain file or no object.
 
-    So is one with a NUL character or half of a surrogate pair: ours have none, and the record could not hold them.
+    NUL characters and halves of surrogate pairs, which no record can hold, are read as escapes: what a candidate calls
+    its files and what it prints is its own affair, and must not stop whoever looks.
 
     The parent folder is listed first, because NFS clients cache the absence of a name (reports row 74).
     """
@@ -194,8 +195,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
                 return None
             raw = file.read(MAX_JSON_BYTES + 1)
         value = json.loads(raw)
-        if _ESCAPED.search(raw) and not _storable(value):
-            return None
+        if _ESCAPED.search(raw):
+            value = storable(value)
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -203,12 +204,19 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 _ESCAPED = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 """What NUL and surrogates look like in JSON, where nothing else can bring them: most files need no closer look."""
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
-def _storable(value: object) -> bool:
-    """Whether Postgres can hold every text in it."""
+def storable(value: Any) -> Any:
+    """A JSON value with every text as Postgres can hold it."""
     if isinstance(value, str):
-        return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+        return _UNSTORABLE.sub(_as_escape, value)
     if isinstance(value, dict):
-        return all(_storable(key) and _storable(item) for key, item in value.items())
-    return all(map(_storable, value)) if isinstance(value, list) else True
+        return {storable(key): storable(item) for key, item in value.items()}
+    return list(map(storable, value)) if isinstance(value, list) else value
+
+
+def _as_escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    # Python stands in for a byte that is no UTF-8 with one of the latter (PEP 383).
+    return f"\\x{code & 0xFF:02x}" if code == 0 or 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"

@@ -230,10 +230,7 @@ def _taken(run_id: str) -> dict[str, Any]:
 
 
 def _cancel(deployment: Deployment, left: Left, submission: Submission) -> str:
-    run = find_run(deployment, submission.run)
-    if run.submitter != left.owner:
-        # As if it were not there: who asked for what is nobody else's business.
-        raise LookupError(f"there is no run {submission.run} of {left.owner}")
+    run = find_run(deployment, submission.run, submitter=left.owner)
     if run.state != "ended":
         cancel(deployment, run.id, f"cancelled by its submitter {left.owner}")
     return run.id
