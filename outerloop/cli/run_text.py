@@ -79,6 +79,8 @@ def run_text(view: RunView, action: NextAction, *, everything: bool, training: T
         parts.append(_jobs(kept))
         if len(kept) < len(jobs):
             parts.append(Text(f"  … and {len(jobs) - len(kept)} more; --all shows them"))
+        if any(attempt.live and attempt.cancel_reason for _, attempt in jobs):
+            parts.append(Hanging("  ", "cancelling: asked of the cluster; the next tick sees whether the job is gone"))
     entries = timeline(view)
     parts += section("Timeline")
     if not everything and len(entries) > MOST_EVENTS:

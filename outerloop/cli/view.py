@@ -5,9 +5,11 @@ Covered: options, what is missing for it. Not covered: serving and pages (outerl
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,15 +83,22 @@ def view(path: Path | None, demo: bool, host: str, port: int, token: bool, names
         cadence_seconds=settings.wake.cadence_seconds,
     )
     address = _bound(host, port, token, names)
-    with explained():
+    with explained(), _until_interrupted():
         serve(record_app(source), address, ready=lambda url: _say(url, address, str(root.path)))
+
+
+@contextlib.contextmanager
+def _until_interrupted() -> Iterator[None]:
+    """Ctrl-C is how the view ends: no failure."""
+    with contextlib.suppress(KeyboardInterrupt):
+        yield
 
 
 def _demo(host: str, port: int, token: bool, names: tuple[str, ...]) -> None:
     from outerloop.viewer.demo import RECORDING, demo_source
 
     address = _bound(host, port, token, names)
-    with explained():
+    with explained(), _until_interrupted():
         from outerloop.controller.recording import BadRecording, opened_recording
         from outerloop.viewer.app import record_app
         from outerloop.viewer.serve import serve
@@ -119,7 +128,7 @@ def _one_folder(path: Path, host: str, port: int, token: bool, names: tuple[str,
     except ValueError as error:
         raise CliError(str(error), ExitCode.NOT_FOUND) from error
     address = _bound(host, port, token, names)
-    with explained():
+    with explained(), _until_interrupted():
         serve(folder_app(folder), address, ready=lambda url: _say(url, address, str(folder.path)))
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Text, and_, case, cast, func, literal, select, tuple_
+from sqlalchemy import and_, case, func, literal, select, tuple_
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
-from outerloop.controller.views import UNLISTED, realm_of
+from outerloop.controller.views import SHOWN_STATE, realm_of
 from outerloop.record.models import Attempt, Champion, Event, Measure, Run, Slot
 from outerloop.record.store import Record
 
@@ -242,10 +242,9 @@ def live_jobs(
     record: Record, *, state: str = "", reason: str = "", limit: int = 100, offset: int = 0
 ) -> tuple[tuple[LiveJob, ...], int]:
     """Live jobs as the queue last showed them, the oldest first, and how many there are; asks no cluster."""
-    shown = func.coalesce(func.nullif(Attempt.slurm_state, ""), cast(literal(UNLISTED), Text))
     conditions = [Attempt.realm_id == realm_of(record), Attempt.state.in_(["intent", "submitted"])]
     if state:
-        conditions.append(shown == state)
+        conditions.append(state == SHOWN_STATE)
     if reason:
         conditions.append(Attempt.slurm_reason == reason)
     wanting = (
@@ -264,7 +263,7 @@ def live_jobs(
             select(
                 Attempt.job_id,
                 Attempt.job_name,
-                shown,
+                SHOWN_STATE,
                 Attempt.slurm_reason,
                 Attempt.node,
                 func.coalesce(Slot.order["lane"]["name"].astext, ""),

@@ -37,6 +37,8 @@ def attempt_state(attempt: AttemptView) -> str:
         return attempt.reason if lost else f"{attempt.outcome} {attempt.reason}".strip()
     if attempt.state == "intent":
         return "submitting"
+    if attempt.cancel_reason:
+        return "cancelling"
     shown = attempt.slurm_state or "submitted"
     return f"{shown} ({attempt.slurm_reason})" if attempt.slurm_reason and shown == "pending" else shown
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, Text, and_, cast, exists, func, literal, or_, select, true
+from sqlalchemy import Select, Text, and_, case, cast, exists, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 from sqlalchemy.orm import aliased, defer
 
@@ -69,6 +69,13 @@ __all__ = [
 OPEN_STATES = ("queued", "waiting", "blocked")
 UNLISTED = "submitted"
 """Shown as the state of a live attempt that no listing has shown yet."""
+CANCELLING = "cancelling"
+"""Shown for a live attempt whose job was cancelled, until a listing shows that it is gone."""
+SHOWN_STATE = case(
+    (Attempt.cancel_reason.is_not(None), cast(literal(CANCELLING), Text)),
+    else_=func.coalesce(func.nullif(Attempt.slurm_state, ""), cast(literal(UNLISTED), Text)),
+)
+"""The state of a live attempt as people see it."""
 
 
 def realm_of(record: Record) -> Any:
@@ -93,13 +100,12 @@ def _listing(record: Record) -> Select[Any]:
         .correlate(Run)
         .lateral("counted")
     )
-    shown = func.coalesce(func.nullif(Attempt.slurm_state, ""), literal(UNLISTED))
     by_state = (
-        select(shown.label("state"), Attempt.slurm_reason.label("reason"), func.count().label("jobs"))
+        select(SHOWN_STATE.label("state"), Attempt.slurm_reason.label("reason"), func.count().label("jobs"))
         .select_from(Measure)
         .join(Attempt, and_(Attempt.slot_id == Measure.slot_id, Attempt.state.in_(["intent", "submitted"])))
         .where(Measure.run_id == Run.id, Measure.round == Run.round)
-        .group_by(shown, Attempt.slurm_reason)
+        .group_by(SHOWN_STATE, Attempt.slurm_reason)
         .correlate(Run)
         .subquery("by_state")
     )
@@ -429,7 +435,7 @@ def benchmarks(record: Record) -> list[str]:
 
 def queue(record: Record) -> tuple[QueueView, ...]:
     """Live jobs by state and pending reason, as the queue last showed them; asks no cluster."""
-    state = func.coalesce(func.nullif(Attempt.slurm_state, ""), cast(literal(UNLISTED), Text)).label("state")
+    state = SHOWN_STATE.label("state")
     live = (Attempt.realm_id == realm_of(record), Attempt.state.in_(["intent", "submitted"]))
     # Jobs and runs are counted apart: many runs may want one job.
     jobs = (

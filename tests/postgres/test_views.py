@@ -172,6 +172,23 @@ def test_the_queue_counts_a_shared_job_once(world: World) -> None:
     assert found == {("pending", "Priority"): (1, 2), ("submitted", ""): (1, 1)}
 
 
+def test_a_cancelled_job_is_called_so_before_a_listing_shows_that_it_is_gone(world: World) -> None:
+    from outerloop.controller.history import live_jobs
+    from outerloop.controller.timeline import attempt_state
+
+    world.run("c-gone", state="ended", verdict="cancelled", sentence="cancelled")
+    world.round("c-gone")
+    slot = world.measure("c-gone", "baseline")
+    world.attempt(slot, slurm_state="pending", slurm_reason="Priority", cancel_reason="cancelled by its owner")
+    [row] = views.runs(world.record).runs
+    assert row.jobs == {"cancelling": 1} and row.pending == {}
+    assert [(group.state, group.jobs) for group in views.queue(world.record)] == [("cancelling", 1)]
+    jobs, total = live_jobs(world.record, state="cancelling")
+    assert (len(jobs), total) == (1, 1)
+    seen = views.one_run(world.record, "c-gone")
+    assert seen is not None and attempt_state(seen.measures[0].attempts[0]) == "cancelling"
+
+
 def test_the_history_of_champions_knows_the_newest_of_each_definition(world: World) -> None:
     world.run("c-1")
     world.champion(1, "c-1", "9", "1", definition="a" * 64, accepted_at=at(1))

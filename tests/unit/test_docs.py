@@ -158,6 +158,44 @@ EXECUTED = {
 }
 """Page -> the test that runs all of its blocks that do not say why not."""
 
+STRANGER = "tests/stranger/first_verdict.py"
+NIGHTLY = "tests/e2e/test_manual_nightly.py"
+SLURM = "tests/slurm/test_manual.py"
+NEVER = {
+    ("docs/how-to/look-in-a-browser.md", "ssh -L 8765:localhost:8765 login1"): "needs two machines; its other command,"
+    " `outerloop view --token`, is run by " + NIGHTLY,
+    (
+        "docs/how-to/post-training-challenge.md",
+        "HF_TOKEN=… python -m outerloop.posttrain.fetch",
+    ): "asks a hub that no test"
+    " may depend on, with somebody's token; tests/posttrain/test_fetch.py fetches from a server of its own",
+    (
+        "docs/how-to/post-training-challenge.md",
+        "python -m outerloop.posttrain entry.toml --out run --vllm",
+    ): "needs a GPU and 3 GB of vLLM; `make test-gpu` and, on the CPU, `make test-vllm` serve with it",
+    ("docs/how-to/serve-other-accounts.md", "outerloop init --state /srv/outerloop/state"): "writes into /srv, as an"
+    " account of its own; tests/service does it in a folder of its own, with real accounts where it is root",
+    ("docs/how-to/serve-other-accounts.md", "outerloop db grant outerloop_service"): "gives rights to roles of a server"
+    " that is the site's; tests/postgres/test_roles.py gives and uses them on one of its own",
+}
+"""(page, how the first command begins) of each block that no test types as it is -> why, and what is tested instead."""
+ELSEWHERE = {
+    ("README.md", "sudo apt-get update"): STRANGER,
+    ("README.md", "python3 -m venv .venv"): STRANGER,
+    ("docs/how-to/install-on-a-site.md", "python3 -m venv .venv"): STRANGER,  # the README's words, which is checked
+    ("docs/how-to/install-on-a-site.md", "outerloop init --state ~/outerloop"): SLURM,
+    ("docs/how-to/look-in-a-browser.md", "pip install 'outerloop-slurm[view]'"): NIGHTLY,
+    ("docs/how-to/post-training-challenge.md", "pip install 'outerloop-slurm[posttrain]'"): NIGHTLY,
+    ("docs/how-to/post-training-challenge.md", "outerloop challenge judge tiny-sums"): NIGHTLY,
+    ("docs/how-to/post-training-challenge.md", "outerloop compose render tiny-sums --suite"): NIGHTLY,
+    ("docs/how-to/run-a-campaign.md", "outerloop submit campaign digits.toml"): NIGHTLY,
+    ("docs/how-to/run-a-campaign.md", "outerloop logs s-0123456789"): NIGHTLY,
+    ("docs/how-to/submit-a-training.md", "outerloop plan --model llama-3.1-8b"): SLURM,
+    ("docs/how-to/submit-a-training.md", "outerloop show RUN"): SLURM,
+    ("docs/how-to/training-helper.md", "OUTERLOOP_CKPT_DIR=ckpt"): NIGHTLY,
+}
+"""The same for blocks that are only shown to most tests -> the test that types them, by night or in a clean system."""
+
 
 @every_page
 def test_every_block_is_run_by_a_test_or_says_why_not(page: Path) -> None:
@@ -173,6 +211,32 @@ def test_every_block_is_run_by_a_test_or_says_why_not(page: Path) -> None:
             assert (TOP / block.why_not).is_file(), f"{where}: there is no {block.why_not}"
         else:
             assert block.why_not in REASONS, f"{where}: {block.why_not!r} is no reason of {sorted(REASONS)}"
+
+
+def test_every_block_that_is_not_run_by_day_has_its_test_or_its_reason() -> None:
+    wanted = {**ELSEWHERE, **NEVER}
+    used = set()
+    for page in PAGES:
+        for block in console_blocks(page.read_text(encoding="utf-8")):
+            if not block.why_not or block.why_not.startswith("tests/"):
+                continue
+            keys = [key for key in wanted if key[0] == named(page) and block.commands[0].text.startswith(key[1])]
+            assert len(keys) == 1, f"{named(page)}:{block.line}: no test types it, and NEVER does not say why"
+            used.update(keys)
+    assert used == set(wanted), set(wanted) - used
+    for (page_name, first), test in ELSEWHERE.items():
+        text = (TOP / test).read_text(encoding="utf-8")
+        if test == STRANGER:
+            assert "README.md" in text
+        else:
+            assert Path(page_name).name in text, f"{test} does not type {first!r} of {page_name}"
+    installing = [
+        [command.text for command in block.commands]
+        for name in ("README.md", "docs/how-to/install-on-a-site.md")
+        for block in console_blocks((TOP / name).read_text(encoding="utf-8"))
+        if block.commands[0].text.startswith("python3 -m venv")
+    ]
+    assert len(installing) == 2 and installing[0] == installing[1]
 
 
 def test_the_tests_that_run_pages_name_them() -> None:
