@@ -62,6 +62,7 @@ def test_an_entry_that_holds_the_suite_is_refused_before_training(pipeline: Call
 
 
 @pytest.mark.skipif(not os.environ.get("OUTERLOOP_NIGHTLY"), reason="minutes: set OUTERLOOP_NIGHTLY")
+@pytest.mark.timeout(1800)
 def test_of_four_entries_the_good_one_wins(tmp_path: Path) -> None:
     script = TOP / "docs" / "tutorial" / "demo_posttrain.py"
     done = subprocess.run(
