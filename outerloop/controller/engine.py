@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Protocol
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import and_, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from outerloop.controller.content import changed_image
@@ -134,6 +134,8 @@ class Engine:
         """State of each slot before the results were last looked at."""
         self.lost_specs = False
         """Whether a slot that waits for a further attempt has no readable spec: the next plan publishes all of them."""
+        self.held: set[str] = set()
+        """Slots that wait for another one, by digest: a kind may name some in each plan."""
         self.submitted = 0
         self.submitted_now = 0
         self.notes: list[str] = []
@@ -225,18 +227,19 @@ class Engine:
         )
 
     def _lost_specs(self, round_: int) -> bool:
-        """Whether somebody removed or tore the spec of a slot that goes on: no attempt of it could ever run.
+        """Whether somebody removed or tore the spec of a slot that goes on, or the whole slot: no attempt of it could
+        ever run.
 
         Only slots of which an attempt has failed are looked at, so that this costs nothing as a rule.
         """
         with self.context.record.reading() as session:
-            digests = session.scalars(
-                select(Slot.digest)
+            found = session.execute(
+                select(Slot.digest, Slot.state)
                 .join(Measure, Measure.slot_id == Slot.id)
                 .where(Measure.run_id == self.run_id, Measure.round == round_)
-                .where(Slot.state == "open", Slot.attempts_counted > 0)
+                .where(or_(and_(Slot.state == "open", Slot.attempts_counted > 0), Slot.state == "collected"))
             ).all()
-        return any(self.context.slot(digest).spec() is None for digest in digests)
+        return any(row.state == "collected" or self.context.slot(row.digest).spec() is None for row in found)
 
     def _look_after(self, round_: int) -> bool:
         """Fold what the queue and the files show of this run's open attempts. True when one of them was settled."""
@@ -269,7 +272,9 @@ class Engine:
         ready = [
             slot.id
             for slot in slots
-            if slot.state == "open" and (slot.kind == "environment" or not self._needs_one_of(slot, unbuilt))
+            if slot.state == "open"
+            and slot.digest not in self.held
+            and (slot.kind == "environment" or not self._needs_one_of(slot, unbuilt))
         ]
         for execution in kind.executions if ready else ():
             changed = changed_image(execution)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
@@ -119,6 +120,10 @@ class Entry:
             if (step.role not in rows or self.engine.lost_specs) and self._ready(step, rows)
         ]
         self._require_data(rows)
+        # Asked for already, but what it needs is made once more (`retry` of a model that was thrown away).
+        self.engine.held = {
+            step.work.digest for step in self.steps if step.role in rows and not self._ready(step, rows)
+        }
         if missing:
             commit_measures(self.context, self.engine.lease, self.request, self.round, missing)
 
@@ -177,6 +182,14 @@ class Entry:
         stuck = {role: row for role, row in rows.items() if row.state in {"exhausted", "failed"}}
         if not stuck:
             return
+        for step in self.steps:
+            if step.role in stuck and step.begin and not (Path(step.begin) / "model").is_dir():
+                folder = Path(step.begin).parent.parent
+                raise Blocking(
+                    "MODEL",
+                    f"{step.role} needs the model that {step.needs} left, and it is gone: put it back, or remove all of"
+                    f" {folder} to have it trained again; then `outerloop retry {self.request.id}`",
+                )
         told = "; ".join(f"{role}: {row.reason}: {row.detail}".rstrip(": ") for role, row in stuck.items())
         if any(row.state == "exhausted" for row in stuck.values()):
             raise Blocking(self.engine.exhausted_because(self.round), told)

@@ -59,6 +59,8 @@ class Step:
     work: Work
     data: str = ""
     """Digest of the table that it reads, "" for none."""
+    begin: str = ""
+    """Folder of the model that an earlier stage left and that this one starts with, "" for none."""
 
     def planned(self, challenge: str, position: int) -> Planned:
         """As the plan's rows have it."""
@@ -150,7 +152,7 @@ class _Maker:
         for stage in request.stages:
             role = f"{self.prefix}{stage}-{number}"
             work = self._training(stage, seed, begin, identity)
-            training.append(Step(role, "train", self.side, seed, needs, "", work, request.data_sha256))
+            training.append(Step(role, "train", self.side, seed, needs, "", work, request.data_sha256, begin))
             needs, identity = role, work.digest
             begin = str(self.root.slot(work.digest) / STATE / stage)
         evaluations = [
@@ -162,6 +164,7 @@ class _Maker:
                 needs,
                 suite.id,
                 self._evaluation(suite, begin, identity),
+                begin=begin,
             )
             for suite in suites
         ]

@@ -164,7 +164,8 @@ class Retried:
 
 def retry(deployment: Deployment, name: str) -> Retried:
     """Give the exhausted slots of a run (or one slot, by digest) their attempts again and awaken all blocked runs
-    that want them. Raises LookupError, OperatorError."""
+    that want them. What an entry trained and whose folder is gone is trained again. Raises LookupError,
+    OperatorError."""
     context = deployment.context
     record = context.record
     with record.reading() as session:
@@ -178,6 +179,7 @@ def retry(deployment: Deployment, name: str) -> Retried:
             else []
         )
     run_ids: set[str] = set()
+    may_be_lost = False
     if not slot_ids:
         run = find_run(deployment, name)
         if run.state == "ended":
@@ -185,6 +187,7 @@ def retry(deployment: Deployment, name: str) -> Retried:
         if run.state_reason == PAUSED:
             raise OperatorError(f"run {run.id} is paused: `outerloop resume {run.id}`")
         run_ids.add(run.id)
+        may_be_lost = run.kind == "entry"
         with record.reading() as session:
             slot_ids = list(
                 session.scalars(
@@ -197,6 +200,12 @@ def retry(deployment: Deployment, name: str) -> Retried:
             slot = session.scalars(select(Slot).where(Slot.id == slot_id).with_for_update()).one()
             # Also of a slot that is open already: a retry that died after reopening it awakened nobody.
             run_ids.update(session.scalars(select(Measure.run_id).where(Measure.slot_id == slot_id)))
+            if may_be_lost and slot.state == "done" and not context.slot(slot.digest).attempt_numbers():
+                # A model that an operator threw away: its evaluations need it, so the plan asks for it again.
+                slot.state, slot.pinned_attempt, slot.pinned_restart, slot.result = "collected", None, None, None
+                slot.attempts_counted, slot.next_try_at = 0, None
+                retried.slots.append(slot.digest)
+                continue
             if slot.state != "exhausted":
                 continue
             allowed = slot.attempts_counted + context.patience.max_attempts

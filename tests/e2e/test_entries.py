@@ -44,6 +44,34 @@ def ran(world: EntryWorld) -> dict[str, int]:
     return world.ran()
 
 
+def test_a_model_that_was_deleted_is_named_and_trained_again(world: EntryWorld) -> None:
+    run_id = world.enter(world.data("good", "60"))
+    trained: list[Path] = []
+    while not trained:
+        world.tick()
+        for job in world.cluster.startable():
+            world.cluster.execute(job)
+        trained = list(world.state.path.glob("slots/*/*/state/grpo/model"))
+    shutil.rmtree(trained[0])
+    for _ in range(25):
+        world.tick()
+        world.run_measures()
+        world.pass_time(3600.0)
+        if world.run(run_id).state == "blocked":
+            break
+    run = world.run(run_id)
+    folder = trained[0].parents[2]
+    assert (run.state, run.state_reason) == ("blocked", "MODEL"), world.describe()
+    assert str(folder) in run.state_detail and f"outerloop retry {run_id}" in run.state_detail
+    shutil.rmtree(folder)
+    world.cli("retry", run_id)
+    world.ticks_until_rest()
+    assert world.verdict(run_id) == ("accepted", ""), world.describe()
+    assert ran(world)["grpo"] == 2 and ran(world)["sft"] == 1
+    assert sum(attempt.reason == "REFUSED" for attempt in world.rows(Attempt)) == 3, "none went out before its model"
+    world.check_invariants()
+
+
 def test_a_challenge_from_its_first_entry_to_its_second_champion(world: EntryWorld) -> None:
     good = world.data("good", "60")
     # a training that stops at a checkpoint goes on, uncounted; an evaluation that is refused is done again
