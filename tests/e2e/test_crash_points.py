@@ -47,6 +47,8 @@ OTHERWHERE = {
     "archive.write": "test_archive.py",
     "tx.notify": "test_notify.py",
     "entry.data": "test_entries.py: every command is killed",
+    "study.asked": "test_service_noise.py: a service killed anywhere on the way",
+    "study.remove": "test_service_noise.py: a service killed anywhere on the way",
     "noise.study": "test_evidence_noise.py: a study that is killed goes on",
     "run.marker": "test_cli_wake.py: a wake that cannot reach the record",
     "slot.retry": "test_faults.py: retry",

@@ -152,9 +152,7 @@ def another_account_learns_and_changes_nothing(world: ServiceWorld, run: str) ->
     # Past his command line: a well-formed submission that cancels ada's run.
     world.bob.python(FORGE, str(world.spool), run)
     world.tick()
-    assert any(f"no run {run} of {world.bob.unix}" in why for why in world.refusals(world.bob)), world.refusals(
-        world.bob
-    )
+    assert any(f"there is no run {run};" in why for why in world.refusals(world.bob)), world.refusals(world.bob)
     assert world.answered(run)["verdict"] != "cancelled"
 
 
