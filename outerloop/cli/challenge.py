@@ -53,7 +53,7 @@ def judge(
         from outerloop.compose import SHIPPED, fragment
         from outerloop.compose import challenge as read_challenge
         from outerloop.posttrain.evaluate import SealError
-        from outerloop.posttrain.judging import JudgeError, verdict_record
+        from outerloop.posttrain.judging import JudgeError, ReserveMissing, verdict_record
         from outerloop.posttrain.judging import judge as judged
         from outerloop.posttrain.store import publish
 
@@ -83,6 +83,8 @@ def judge(
                 min_delta=fixed.decision.min_delta,
                 sealed=sealed,
             )
+        except ReserveMissing as error:
+            raise CliError(str(error), ExitCode.REFUSED) from None
         except (JudgeError, SealError) as error:
             raise CliError(str(error)) from None
         record = {

@@ -18,7 +18,7 @@ from outerloop.posttrain.evaluate import read_sealed
 from outerloop.posttrain.outcomes import merged, task_scores
 from outerloop.posttrain.store import read_record
 
-__all__ = ["Evaluated", "JudgeError", "judge", "judge_records", "verdict_record"]
+__all__ = ["Evaluated", "JudgeError", "ReserveMissing", "judge", "judge_records", "verdict_record"]
 
 Side = Literal["evaluate", "baseline"]
 Scores = dict[str, tuple[Decimal, ...] | None]
@@ -26,6 +26,17 @@ Scores = dict[str, tuple[Decimal, ...] | None]
 
 class JudgeError(ValueError):
     """The runs can't be compared: something is missing, or they were evaluated differently."""
+
+
+class ReserveMissing(JudgeError):
+    """The entry wins on the suites, and the reserve, which counts then, was not scored."""
+
+    def __init__(self, won: Verdict, missing: str) -> None:
+        found = won.comparison
+        super().__init__(
+            f"it wins so far (gain {found.gain:.4f}, p {found.p:.2g}), and now the reserve counts. {missing}: score it"
+            " in the same folder, then judge again"
+        )
 
 
 @dataclass(frozen=True)
@@ -120,7 +131,7 @@ def judge(
     Without a champion the opponent is the untrained model, as the entry's first folder evaluated it. The reserve is
     read only when the entry wins without it. `sealed` is the root of the sealed rows where it is not in the folders.
 
-    Raises JudgeError, SealError.
+    Raises JudgeError, SealError; ReserveMissing when a reserve is all that is missing.
     """
     side: Side = "evaluate" if champion else "baseline"
     opponent = list(champion) or list(entry[:1])
@@ -133,7 +144,11 @@ def judge(
     first = judged(None)
     if first.outcome == "rejected" or not reserve:
         return first
-    return judged((_of_folders(entry, "evaluate", reserve, sealed), _of_folders(opponent, side, reserve, sealed)))
+    try:
+        both = _of_folders(entry, "evaluate", reserve, sealed), _of_folders(opponent, side, reserve, sealed)
+    except JudgeError as missing:
+        raise ReserveMissing(first, str(missing)) from None
+    return judged(both)
 
 
 def verdict_record(verdict: Verdict) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def test_a_good_entry_beats_the_untrained_model_and_holds_on_the_reserve(pipelin
     assert len(losses) == 90 and losses[-1] < losses[0] / 5
     assert all(0 <= line["reward"] <= 1 for line in good.metrics("grpo"))
     code, said = judged("--entry", str(good.out))
-    assert code == 2 and "was not evaluated on tiny-sums-reserve" in said
+    assert code == 3 and "the reserve counts. " in said and "was not evaluated on tiny-sums-reserve" in said
     config = (good.folder / "config.toml").read_text()
     (good.folder / "config.toml").write_text(
         config.replace("heldout.jsonl", "reserve.jsonl").replace("tiny-sums.txt", "tiny-sums-reserve.txt")
