@@ -1,15 +1,18 @@
-"""A manual that does not build, has a dead link, or asks another machine for something when it is read."""
+"""A manual that does not build, has a dead link, can't be searched from disk, or asks another machine for something."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+playwright = pytest.importorskip("playwright.sync_api")
 
 TOP = Path(__file__).resolve().parents[2]
 _LOADED = re.compile(r"<(?:script|img|iframe)\b[^>]*\bsrc=\"?([^\s\">]+)|<link\b[^>]*\bhref=\"?([^\s\">]+)")
@@ -35,3 +38,22 @@ def test_the_manual_builds_and_opens_without_any_other_machine(tmp_path: Path) -
             if page.name != "404.html" and not address.startswith(("data:", "#")):
                 assert (page.parent / address.partition("?")[0].partition("#")[0]).exists(), f"{page.name}: {address}"
     assert (tmp_path / "site" / "search" / "search_index.js").is_file(), "search needs the index as a script on disk"
+    searched(tmp_path / "site" / "index.html")
+
+
+def searched(page: Path) -> None:
+    """Search as a reader of the files does: no server, a word typed into the field."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None and not os.environ.get("OUTERLOOP_REQUIRE_BROWSER"):
+        return
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        try:
+            tab = browser.new_page(viewport={"width": 1280, "height": 800})
+            tab.goto(page.as_uri())
+            tab.focus("input.md-search__input")
+            tab.keyboard.type("campaign")
+            found = tab.wait_for_selector(".md-search-result__link", timeout=60_000)
+            assert found is not None and "campaign" in str(found.get_attribute("href"))
+        finally:
+            browser.close()
