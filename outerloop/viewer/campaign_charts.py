@@ -240,5 +240,5 @@ def curve_chart(detail: Detail) -> Chart:
     return figure(
         traces,
         xaxis={"title": {"text": "failing items that pass, %"}, "range": [-2, 102]},
-        yaxis={"title": {"text": "passing items that are stopped, %"}, "range": [-2, 102]},
+        yaxis={"title": {"text": "passing items stopped, %"}, "range": [-2, 102]},
     )
