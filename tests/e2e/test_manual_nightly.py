@@ -8,12 +8,14 @@ names the test of each, or why none can run it.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -174,6 +176,37 @@ def test_an_entry_runs_in_one_place_and_is_judged(home: Path) -> None:
         [told] = typed(judge, shell, home)
         assert any("tiny-sums" in line for line in told), told
         typed(reserve, shell, home)
+
+
+def test_a_pinned_model_is_fetched_and_trained(home: Path) -> None:
+    """From a hub of this machine, whose model is the built-in one under a name and a commit."""
+    needs("trl", "huggingface_hub")
+    from outerloop.compose import toml_text
+    from outerloop.posttrain import builtin, sums
+    from tests.posttrain.test_fetch import REVISION, Hub
+
+    [block] = blocks_of(
+        "post-training-challenge.md", "HF_TOKEN=… python -m outerloop.posttrain.fetch entry.toml --hub /shared/hub"
+    )
+    builtin.make_tiny_llama(home / "made")
+    (home / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in sums.rows("training")))
+    heldout = "".join(f"{json.dumps(row)}\n" for row in sums.rows("heldout"))
+    hub = Hub()
+    try:
+        hub.repos["models/o/m"] = {path.name: path.read_bytes() for path in (home / "made").iterdir()}
+        hub.repos["datasets/o/d"]["main/test.jsonl"] = heldout.encode()
+        told = {"HF_TOKEN=…": "HF_TOKEN=hf_secret", "/shared/hub": "~/hub"}
+        with Shell(home, {**environment(home), "HF_ENDPOINT": hub.endpoint}, seconds=PATIENCE_SECONDS) as shell:
+            prepared(shell, "outerloop compose render tiny-sums --train train.jsonl > entry.toml")
+            entry = tomllib.loads((home / "entry.toml").read_text())
+            entry["model"] = {"id": "o/m", "revision": REVISION}
+            entry["eval_dataset"] |= {"repo_id": "o/d", "revision": REVISION, "path": "main/test.jsonl"}
+            (home / "entry.toml").write_text(toml_text(entry))
+            fetched, trained = typed(block, shell, home, told)
+    finally:
+        hub.close()
+    assert hub.tokens == {"Bearer hf_secret"} and any(f"model o/m@{REVISION}" in line for line in fetched), fetched
+    assert any(re.match(r"evaluate: \S+ 0\.\d+ over 100 tasks", line) for line in trained), trained
 
 
 @pytest.mark.parametrize("words", [["outerloop", "view"], ["outerloop", "view", "--token"]])

@@ -161,22 +161,14 @@ EXECUTED = {
 STRANGER = "tests/stranger/first_verdict.py"
 NIGHTLY = "tests/e2e/test_manual_nightly.py"
 SLURM = "tests/slurm/test_manual.py"
+SERVICE = "tests/service/test_manual.py"
 NEVER = {
     ("docs/how-to/look-in-a-browser.md", "ssh -L 8765:localhost:8765 login1"): "needs two machines; its other command,"
     " `outerloop view --token`, is run by " + NIGHTLY,
     (
         "docs/how-to/post-training-challenge.md",
-        "HF_TOKEN=… python -m outerloop.posttrain.fetch",
-    ): "asks a hub that no test"
-    " may depend on, with somebody's token; tests/posttrain/test_fetch.py fetches from a server of its own",
-    (
-        "docs/how-to/post-training-challenge.md",
         "python -m outerloop.posttrain entry.toml --out run --vllm",
     ): "needs a GPU and 3 GB of vLLM; `make test-gpu` and, on the CPU, `make test-vllm` serve with it",
-    ("docs/how-to/serve-other-accounts.md", "outerloop init --state /srv/outerloop/state"): "writes into /srv, as an"
-    " account of its own; tests/service does it in a folder of its own, with real accounts where it is root",
-    ("docs/how-to/serve-other-accounts.md", "outerloop db grant outerloop_service"): "gives rights to roles of a server"
-    " that is the site's; tests/postgres/test_roles.py gives and uses them on one of its own",
 }
 """(page, how the first command begins) of each block that no test types as it is -> why, and what is tested instead."""
 ELSEWHERE = {
@@ -192,6 +184,9 @@ ELSEWHERE = {
     ("docs/how-to/run-a-campaign.md", "outerloop logs s-0123456789"): NIGHTLY,
     ("docs/how-to/submit-a-training.md", "outerloop plan --model llama-3.1-8b"): SLURM,
     ("docs/how-to/submit-a-training.md", "outerloop show RUN"): SLURM,
+    ("docs/how-to/post-training-challenge.md", "HF_TOKEN=… python -m outerloop.posttrain.fetch"): NIGHTLY,
+    ("docs/how-to/serve-other-accounts.md", "outerloop init --state /srv/outerloop/state"): SERVICE,
+    ("docs/how-to/serve-other-accounts.md", "outerloop db grant outerloop_service"): SERVICE,
     ("docs/how-to/training-helper.md", "OUTERLOOP_CKPT_DIR=ckpt"): NIGHTLY,
 }
 """The same for blocks that are only shown to most tests -> the test that types them, by night or in a clean system."""
