@@ -183,10 +183,18 @@ def remove(folder: Path | str) -> None:
             if place.home != folder and place.home.parent != AWAY:
                 raise EmbeddedError(f"{folder / 'server.json'} names {place.home}, which is not ours to delete")
             for path in (place.home, place.run):
-                if path.exists():
-                    shutil.rmtree(path)
-        if folder.exists():
-            shutil.rmtree(folder)
+                _delete(path)
+        _delete(folder)
+
+
+def _delete(path: Path) -> None:
+    """Remove a tree. Who removes it at the same time is no fault: what has gone is what was wanted."""
+
+    def failed(_function: Any, _path: str, error: Any) -> None:
+        if not isinstance(error[1], FileNotFoundError):
+            raise error[1]
+
+    shutil.rmtree(path, onerror=failed)
 
 
 def _start(folder: Path, *, bin_dir: Path | str | None, adopt_host: bool) -> str:

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -585,3 +586,17 @@ def test_a_state_folder_that_was_removed_and_made_anew_starts_with_a_record_of_i
     finally:
         embedded.remove(folder)
         shutil.rmtree(top, ignore_errors=True)
+
+
+def test_what_several_remove_at_once_is_gone_and_nobody_fails(tmp_path: Path) -> None:
+    """Workers of one test run sweep the same leftover; two `rm` of one state folder are the same."""
+    for _ in range(20):
+        folder = tmp_path / "db"
+        for part in range(200):
+            inner = folder / "data" / f"{part % 10}"
+            inner.mkdir(parents=True, exist_ok=True)
+            (inner / f"{part}").touch()
+        with ThreadPoolExecutor(6) as pool:
+            for done in [pool.submit(embedded.remove, folder) for _ in range(6)]:
+                done.result()
+        assert not folder.exists()
