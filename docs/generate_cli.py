@@ -56,7 +56,7 @@ _MEANINGS = {
     ExitCode.NO_SPACE: "no disk space",
     ExitCode.NOT_FOUND: "not found: run, slot, benchmark; `db rebuild` left something out",
     ExitCode.NO_ACCESS: "no access: the state folder is read-only or another account's",
-    ExitCode.INTERRUPTED: "Ctrl-C while `--wait` waited; nothing was cancelled",
+    ExitCode.INTERRUPTED: "Ctrl-C in `submit`, which says what was submitted; nothing was cancelled",
 }
 
 

@@ -1,7 +1,8 @@
 """`outerloop challenge`: the verdict over an entry's runs, and the board of those that were judged.
 
-Covered: runs in folders, as `python -m outerloop.posttrain` leaves them; the board of entries in the record. Not
-covered: judging entries of the record (controller.entries), submitting one (submit_entry.py).
+Covered: runs in folders, as `python -m outerloop.posttrain` leaves them; the board of entries in the
+record, open ones too. Not covered: judging entries of the record (controller.entries), submitting one
+(submit_entry.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import click
 
-from outerloop.cli.common import emit_json, json_option
+from outerloop.cli.common import emit_json, json_option, say
 from outerloop.cli.errors import CliError, ExitCode, explained
 
 __all__ = ["challenge"]
@@ -121,7 +122,7 @@ def _outcome(record: dict[str, Any]) -> str:
 @click.option("--runs", type=_FOLDER, help="Folder that holds entries' folders.  [default: the record]")
 @json_option
 def board(challenge_id: str, runs: Path | None, as_json: bool) -> None:
-    """Entries of a challenge that were judged, the accepted ones first, then by score."""
+    """Entries of a challenge: the accepted ones first, then by score, then those that failed or are still open."""
     with explained():
         from outerloop.cli.entry_text import board_rows, board_text
 
@@ -131,8 +132,22 @@ def board(challenge_id: str, runs: Path | None, as_json: bool) -> None:
             return
         if not entries:
             where = "in the record; --runs FOLDER looks into folders" if runs is None else f"below {runs}"
-            raise CliError(f"no entry of {challenge_id} was judged {where}", ExitCode.NOT_FOUND)
+            say(f"No entry of {challenge_id} is {where}.{_stranger(challenge_id)}")
+            return
         click.echo("\n".join(board_text(entries)))
+
+
+def _stranger(challenge_id: str) -> str:
+    """That outerloop's own fragments have no such challenge; a site's may."""
+    from outerloop.compose import ids
+    from outerloop.problems import suggestion
+
+    known = ids("challenges")
+    return (
+        ""
+        if challenge_id in known
+        else f" No challenge of that name comes with outerloop; {suggestion(challenge_id, known)}"
+    )
 
 
 def _of_folders(challenge_id: str, runs: Path) -> list[dict[str, Any]]:

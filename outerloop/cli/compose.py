@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outerloop.cli.common import emit_json, json_option
+from outerloop.cli.common import emit_json, json_option, notes
 from outerloop.cli.errors import CliError, ExitCode, explained
 
 if TYPE_CHECKING:
@@ -115,18 +115,21 @@ def show(kind: str, fragment_id: str, configs: Path | None, as_json: bool) -> No
 @json_option
 def check(configs: Path | None, as_json: bool) -> None:
     with explained():
-        from outerloop.compose import challenge, ids
+        from outerloop.compose import absent_sources, challenge, ids
         from outerloop.compose import check as check_all
         from outerloop.posttrain.config import config_problems
 
         folder = _folder(configs)
         problems = check_all(configs=folder, flavors=_flavors(), pipeline=config_problems)
         counts = {kind: len(ids(kind, configs=folder)) for kind in KINDS}
+        absent = absent_sources(configs=folder)
         if as_json:
-            emit_json({"ok": not problems, "folder": str(folder), "counts": counts, "problems": problems})
+            told = {"ok": not problems, "folder": str(folder), "counts": counts, "problems": problems, "notes": absent}
+            emit_json(told)
             if problems:
                 raise click.exceptions.Exit(int(ExitCode.BAD_INPUT))
             return
+        notes(absent)
         if problems:
             raise CliError("\n".join(problems))
         opened = sum(challenge(name, configs=folder).open for name in ids("challenges", configs=folder))

@@ -114,14 +114,14 @@ def _four(text: Any) -> str:
 
 
 def board_rows(views: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Entries that have a verdict, the accepted ones first, then by score; refused and failed ones last.
+    """Entries with the accepted ones first, then by score, then refused and failed ones, then open ones.
 
     Equal ones stay in the order in which they came. A folder's verdict may be anybody's file: one that lacks what a
     board shows is left out, and one whose figures are no numbers comes after the others.
     """
 
     def order(entry: Mapping[str, Any]) -> tuple[int, float]:
-        place = {"accepted": 0, "rejected": 1}.get(str(entry["outcome"]), 2)
+        place = {"accepted": 0, "rejected": 1, "open": 3}.get(str(entry["outcome"]), 2)
         figures = _figures(entry)
         return place, 0.0 if figures is None else -figures[0]
 

@@ -15,7 +15,7 @@ site's trouble show a message without a traceback; only a defect of ours shows o
 | 6 | no disk space |
 | 7 | not found: run, slot, benchmark; `db rebuild` left something out |
 | 8 | no access: the state folder is read-only or another account's |
-| 130 | Ctrl-C while `--wait` waited; nothing was cancelled |
+| 130 | Ctrl-C in `submit`, which says what was submitted; nothing was cancelled |
 """
 
 from __future__ import annotations

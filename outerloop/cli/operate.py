@@ -266,6 +266,12 @@ def verify(run: str, as_json: bool) -> None:
         from outerloop.cli.archive import verify_archive
 
         result, compared, why = verify_archive(Path(run)), "ledger", ""
+    elif "." in run or "/" in run:  # no run's name has these
+        what = "is a folder, not an archive" if Path(run).is_dir() else "is not there"
+        raise CliError(
+            f"the file {run} {what}; `outerloop archive RUN` writes one, and a run is verified by its name",
+            ExitCode.NOT_FOUND,
+        )
     else:
         with explained():
             result, why = _verified(run)

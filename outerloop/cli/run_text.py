@@ -9,11 +9,13 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from outerloop.cli.entry_text import entry_head
 from outerloop.cli.text import Columns, Hanging, clock, moment, one_line, plain
 from outerloop.cli.training_text import training_lines
+from outerloop.climb.text import number
 from outerloop.controller.timeline import attempt_state, base_revision, moved_base, timeline
 
 if TYPE_CHECKING:
@@ -172,7 +174,7 @@ def _measures(measures: Sequence[MeasureView]) -> Any:
             [
                 measure.role,
                 _state(measure),
-                "" if measure.value is None else str(measure.value),
+                "" if measure.value is None else _value(measure.value),
                 str(measure.seed) if measure.seed else "",
                 f"{measure.attempts_counted}/{measure.attempts_allowed}" if measure.attempts_counted else "",
                 measure.slot[:_SHORT_COMMIT],
@@ -181,6 +183,14 @@ def _measures(measures: Sequence[MeasureView]) -> Any:
     return Columns(
         ["ROLE", "STATE", "VALUE", "SEED", "LOST", "SLOT"], rows, right=["VALUE", "SEED"], give="ROLE", indent=2
     )
+
+
+def _value(value: object) -> str:
+    """A measure's value as people read it; --json has every digit."""
+    try:
+        return number(Decimal(str(value)))
+    except InvalidOperation:
+        return one_line(str(value))
 
 
 def _details(measures: Sequence[MeasureView]) -> Iterator[str]:

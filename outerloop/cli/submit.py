@@ -19,14 +19,14 @@ from outerloop.cli.service_client import refuse_submitters, submit_climb, the_cl
 from outerloop.cli.submit_campaign import campaign
 from outerloop.cli.submit_entry import entry
 from outerloop.cli.submit_training import training
-from outerloop.cli.submitted import leave, report, wait_for_end
+from outerloop.cli.submitted import Asking, asks, leave, report, wait_for_end
 
 if TYPE_CHECKING:
     from outerloop.controller.deployment import Deployment
     from outerloop.controller.submit import Prepared
 
 
-@click.group(help="Ask for a verdict, run a training, begin a campaign, give data to a challenge.")
+@click.group(cls=Asking, help="Ask for a verdict, run a training, begin a campaign, give data to a challenge.")
 @click.pass_context
 def submit(context: click.Context) -> None:
     if context.invoked_subcommand not in ("climb", "training"):
@@ -170,6 +170,7 @@ def enter(deployment: Deployment, first: Prepared, prepared: Any, *, again: bool
     over = week_budget_problem(deployment.record, request, limits)
     if over is not None:
         raise CliError(over, ExitCode.REFUSED)
+    asks(request.id)
     leave_in_inbox(deployment.root, request)
     enqueue(deployment.record, deployment.root, request)
     return request.id, False

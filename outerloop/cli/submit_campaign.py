@@ -14,7 +14,7 @@ import click
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode, require_writable
 from outerloop.cli.numbers import Whole
-from outerloop.cli.submitted import leave, report, wait_for_end
+from outerloop.cli.submitted import asks, leave, report, wait_for_end
 
 if TYPE_CHECKING:
     from outerloop.champion import Event
@@ -113,6 +113,7 @@ def _submit(
             if history:
                 import_ledger(deployment.root, prepared.request, history)
                 notes(left_behind(deployment.root, prepared.request, history))
+            asks(prepared.request.id)
             leave_in_inbox(deployment.root, prepared.request)
             enqueue(deployment.record, deployment.root, prepared.request)
             run_id = prepared.request.id

@@ -15,7 +15,7 @@ import click
 from outerloop.cli.common import console, emit_json, explained, json_option, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode, require_writable
 from outerloop.cli.numbers import MOST_GIB, MOST_MINUTES, Number, Whole
-from outerloop.cli.submitted import leave, report, wait_for_end
+from outerloop.cli.submitted import asks, leave, report, wait_for_end
 
 if TYPE_CHECKING:
     from outerloop.controller.deployment import Deployment
@@ -152,6 +152,7 @@ def _submit(deployment: Deployment, prepared: PreparedEntry, *, again: bool, wai
         if over is not None:
             raise CliError(over, ExitCode.REFUSED)
         store_data(deployment.root, Path(request.data_path), prepared.table.lines())
+        asks(request.id)
         leave_in_inbox(deployment.root, request)
         enqueue(deployment.record, deployment.root, request)
     elif answered.state != "ended":

@@ -16,7 +16,7 @@ import click
 from outerloop.cli.common import emit_json, explained, notes, opened, the_settings
 from outerloop.cli.errors import CliError, ExitCode, require_writable
 from outerloop.cli.service_client import refuse_submitters
-from outerloop.cli.submitted import the_run, wait_for_end
+from outerloop.cli.submitted import asks, the_run, wait_for_end
 
 if TYPE_CHECKING:
     from outerloop.controller.candidates import Named
@@ -114,6 +114,7 @@ def _submit_all(
         if error.exit_code != ExitCode.RECORD_UNAVAILABLE or wait:
             raise
         for _named, item in ready:
+            asks(item.request.id)
             leave_in_inbox(root, item.request)
         if as_json:
             emit_json([{"run": item.request.id, "state": "inbox"} for _named, item in ready])

@@ -18,7 +18,7 @@ from outerloop.cli.common import console, emit_json, explained, json_option, jso
 from outerloop.cli.errors import CliError, ExitCode
 from outerloop.cli.numbers import MOST_GIB, MOST_MINUTES, Number, Whole
 from outerloop.cli.service_client import submit_training, the_client
-from outerloop.cli.submitted import leave, report, wait_for_end
+from outerloop.cli.submitted import asks, leave, report, wait_for_end
 
 if TYPE_CHECKING:
     from outerloop.controller.deployment import Deployment
@@ -166,6 +166,7 @@ def _submit(deployment: Deployment, asked: Asked, *, wait: bool, as_json: bool) 
         over = week_budget_problem(deployment.record, asked.request, [deployment.settings.budgets.runs_per_week])
         if over is not None:
             raise CliError(over, ExitCode.REFUSED)
+        asks(asked.request.id)
         leave_in_inbox(deployment.root, asked.request)
         enqueue(deployment.record, deployment.root, asked.request)
     advanced = advance(deployment, run_id)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from outerloop.record.models import Run
     from outerloop.slots import StateRoot
 
-__all__ = ["leave", "report", "the_run", "wait_for_end"]
+__all__ = ["Asking", "asks", "leave", "report", "the_run", "wait_for_end"]
 
 _USUAL = (
     ("show", "measures, jobs, timeline"),
@@ -41,10 +41,55 @@ WAIT_POLL_SECONDS = (0.5, 15.0)
 """First and longest pause between two looks of --wait; it doubles while nothing changes."""
 
 
+_ASKED = "outerloop.asked"
+"""Key of the click context's meta: ids of the runs that this command was about to submit."""
+
+
+def asks(run_id: str) -> None:
+    """Note that this command is about to submit a run: should Ctrl-C end it, it says what became of that one."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta.setdefault(_ASKED, []).append(run_id)
+
+
+class Asking(click.Group):
+    """Commands that submit. Ctrl-C in one ends with INTERRUPTED, and with what is durable and what is not."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise CliError(_interrupted(ctx.meta.get(_ASKED, [])), ExitCode.INTERRUPTED) from None
+
+
+def _interrupted(asked: list[str]) -> str:
+    """What Ctrl-C left behind. A request is submitted once its file is there: the tick carries it out."""
+    from outerloop.cli.common import the_settings
+    from outerloop.slots import StateRoot
+
+    settings = the_settings()
+    if settings.mode == "service":
+        return (
+            "interrupted. If the submission was in the spool already, it goes on, and `outerloop status` shows it; the"
+            " same command asks again and makes no second run"
+        )
+    root = StateRoot(settings.state)
+    there = [run for run in asked if root.request(run).exists() or root.inbox_request(run).exists()]
+    if not there:
+        return "interrupted: nothing was submitted; the same command submits it"
+    if len(there) == 1:
+        [run] = there
+        told = f"run {run} was submitted and goes on without this command: `outerloop show {run}`"
+        return f"interrupted: {told}, `outerloop cancel {run}`"
+    told = f"{len(there)} runs were submitted and go on without this command: {', '.join(there)}"
+    return f"interrupted: {told}; the same command submits the rest, `outerloop cancel RUN` ends one"
+
+
 def leave(root: StateRoot, request: Request, error: CliError, as_json: bool) -> None:
     """The record is out of reach: the request waits in the inbox for the tick."""
     from outerloop.controller.submit import leave_in_inbox
 
+    asks(request.id)
     leave_in_inbox(root, request)
     if as_json:
         emit_json({"run": request.id, "state": "inbox", "why": str(error.message)})

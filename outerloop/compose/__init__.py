@@ -8,7 +8,7 @@ Must not know: the pipeline that runs a configuration, the record, the queue.
 """
 
 from outerloop.compose.challenge import Challenge, Decision, challenge
-from outerloop.compose.check import check
+from outerloop.compose.check import absent_sources, check
 from outerloop.compose.composition import compose
 from outerloop.compose.errors import ComposeError, UnknownIdError
 from outerloop.compose.fragments import KINDS, SHIPPED, domain_counts, fragment, ids, task_domains, task_ids
@@ -25,6 +25,7 @@ __all__ = [
     "Decision",
     "Flavor",
     "UnknownIdError",
+    "absent_sources",
     "challenge",
     "check",
     "compose",

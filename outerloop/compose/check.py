@@ -29,7 +29,7 @@ from outerloop.compose.fragments import (
 from outerloop.compose.serving import FLAVORS, Flavor, needs_serving, serving
 from outerloop.problems import suggestion
 
-__all__ = ["LOCAL_SCHEMES", "check"]
+__all__ = ["LOCAL_SCHEMES", "absent_sources", "check"]
 
 LOCAL_SCHEMES = ("builtin:", "file:")
 """Sources that no hub has: made by outerloop itself, or a folder of this site."""
@@ -61,6 +61,34 @@ def check(
             except (ComposeError, UnknownIdError) as error:
                 problems += error.problems
     return list(dict.fromkeys(problems))
+
+
+def absent_sources(*, configs: Path = SHIPPED) -> list[str]:
+    """A sentence for each `file:` model or suite that is not on this machine.
+
+    No problem of the fragments: they may be checked elsewhere than where they are used, and a folder that only the
+    evaluator may enter is taken to hold what it should.
+    """
+    found = []
+    for kind in MAIN_TABLES:
+        for fragment_id in ids(kind, configs=configs):
+            try:
+                table = main_table(kind, fragment_id, fragment(kind, fragment_id, configs=configs), configs)
+            except (ComposeError, UnknownIdError):
+                continue
+            scheme, _, folder = str(table.get("id" if kind == "models" else "repo_id", "")).partition(":")
+            if scheme != "file":
+                continue
+            file = str(table.get("path", "")) if kind == "suites" else ""
+            place = Path(folder) / file
+            try:
+                place.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                where = fragment_path(kind, fragment_id, configs)
+                found.append(f"{where}: {place} is not on this machine; an entry needs it when it is submitted")
+            except (OSError, ValueError):
+                continue
+    return found
 
 
 def _alone(kind: str, fragment_id: str, configs: Path) -> list[str]:

@@ -200,7 +200,8 @@ def _hub_folder(
 ) -> Path | None:
     """The folder that has model and suites as the hub has them; None where nothing is of the hub, and there is none.
 
-    Later stages are offline and have no token, so what they need is fetched here, by who submits. Raises Refusal.
+    Later stages are offline and have no token, so what they need is fetched here, by who submits. Raises Refusal,
+    ComposeError.
     """
     parts = [config]
     for suite in fixed.challenge.reserve:
@@ -208,6 +209,9 @@ def _hub_folder(
         parts.append(parse_config_text(text, f"challenge {challenge_id}, suite {suite}"))
     try:
         sources = dict.fromkeys(source for part in parts for source in sources_of(part))
+    except FetchError as error:  # a revision that is no commit: `compose check` says the same, with the same code
+        raise ComposeError([f"challenge {challenge_id}: {error}"]) from None
+    try:
         if sources and download is not None:
             fetch(sources, folder, telling=lambda source: download(f"{source}@{source.revision}"))
     except FetchError as error:

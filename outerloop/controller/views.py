@@ -408,19 +408,31 @@ def reuse_before(record: Record, run_id: str) -> int:
 
 
 def entries(record: Record, challenge: str) -> list[dict[str, Any]]:
-    """The verdicts over entries of a challenge, oldest first, each with `run` and `entry` (what people call it)."""
+    """Entries of a challenge, oldest first, each with `run`, `entry` (what people call it) and its verdict.
+
+    One that nothing was compared for has the outcome `open`, with its state as the reason, or how it ended. Cancelled
+    ones are left out.
+    """
     with record.reading() as session:
         found = session.execute(
-            select(Run.id, Run.label, Run.evidence)
+            select(Run.id, Run.label, Run.evidence, Run.state, Run.verdict, Run.verdict_reason)
             .where(
                 Run.realm_id == realm_of(record),
                 Run.kind == "entry",
                 Run.benchmark == challenge,
-                Run.evidence.is_not(None),
+                func.coalesce(Run.verdict, "") != "cancelled",
             )
             .order_by(Run.ended_at, Run.id)
         ).all()
-    return [{"run": row.id, "entry": row.label, **(row.evidence or {})} for row in found]
+    return [
+        {"run": row.id, "entry": row.label, **(row.evidence or _uncompared(row.verdict, row.verdict_reason, row.state))}
+        for row in found
+    ]
+
+
+def _uncompared(verdict: str | None, reason: str | None, state: str) -> dict[str, Any]:
+    """What stands for the evidence of an entry that was not compared with anything, or not yet."""
+    return {"outcome": verdict or "open", "reason": (reason or "") if verdict else state, "opponent": ""}
 
 
 def benchmarks(record: Record) -> list[str]:

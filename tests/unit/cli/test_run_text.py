@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outerloop.cli.run_text import MOST_MEASURES, _most_telling_measures, _tasks_title
+from outerloop.cli.run_text import MOST_MEASURES, _most_telling_measures, _tasks_title, _value
 from outerloop.controller.views import MeasureView
 
 
@@ -25,3 +25,8 @@ def test_the_title_counts_the_tasks_by_state() -> None:
     tasks = [task(0, "done"), task(1, "failed", "EXIT_3"), task(2, "done"), task(3, "open")]
     assert _tasks_title(tasks) == "Tasks: 2 done, 1 failed EXIT_3, 1 open"
     assert _tasks_title(tasks[:1]) == "Tasks"
+
+
+def test_a_value_is_rounded_for_people() -> None:
+    assert _value("0.30000000000000004") == "0.3" and _value("1.235756") == "1.235756"
+    assert _value("nan") == "NaN" and _value("nothing") == "nothing"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from outerloop.compose import (
     ComposeError,
     UnknownIdError,
+    absent_sources,
     domain_counts,
     fragment,
     ids,
@@ -162,3 +165,15 @@ def test_a_methods_view_tells_what_it_costs(configs: Configs, tables: dict, expe
     keys = ("steps", "group_size", "tasks_per_step", "learning_rate", "trials", "agent_timeout_sec")
     assert tuple(entry[key] for key in (*keys, "infra_error_fraction")) == expected
     assert entry["status"] == "active"
+
+
+def test_a_site_folder_that_is_not_here_is_noted_and_no_problem(tmp_path: Path) -> None:
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "mine.toml").write_text(
+        f'[suite]\nname = "mine"\nrepo_id = "file:{tmp_path}/sealed"\nrevision = "1"\npath = "t.jsonl"\n'
+    )
+    [told] = absent_sources(configs=tmp_path)
+    assert f"mine.toml: {tmp_path}/sealed/t.jsonl is not on this machine" in told
+    (tmp_path / "sealed").mkdir()
+    (tmp_path / "sealed" / "t.jsonl").touch()
+    assert absent_sources(configs=tmp_path) == []
