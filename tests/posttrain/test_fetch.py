@@ -9,11 +9,13 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from outerloop.compose import compose
+from outerloop.compose import ComposeError, compose
+from outerloop.controller.submit_entry import _hub_folder
 from outerloop.posttrain.config import Config
 from outerloop.posttrain.fetch import FetchError, Source, fetch, main, sources_of
 from outerloop.posttrain.sources import model_folder
@@ -249,3 +251,10 @@ def test_a_branch_is_refused_before_the_hub_is_asked(
     path.write_text(toml_text(config))
     assert main([str(path), "--hub", str(tmp_path / "hub")]) == 0
     assert json.loads(capsys.readouterr().out) == {} and files(tmp_path) == ["c.toml"]
+
+
+def test_submitting_a_revision_that_is_no_commit_is_bad_input_and_asks_no_hub(hub: Hub, tmp_path: Path) -> None:
+    fixed: Any = SimpleNamespace(challenge=SimpleNamespace(reserve=()))
+    with pytest.raises(ComposeError, match=r'challenge c: model o/m: revision "main" must be the 40 hex digits'):
+        _hub_folder(fixed, "c", configured(revision="main"), tmp_path, {}, tmp_path / "hub", lambda source: None)
+    assert hub.asked == [] and not (tmp_path / "hub").exists()
