@@ -6,6 +6,7 @@ tables (models.py), the server (embedded.py), migrations (migrate.py).
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import uuid
@@ -88,10 +89,10 @@ def holder_is_dead(holder: str) -> bool:
 class Record:
     """One connection to the record, for one realm. Not shared between threads."""
 
-    def __init__(self, url: str, *, owner: str, slot_root: str) -> None:
+    def __init__(self, url: str, *, owner: str, slot_root: str, connections: int = 2) -> None:
         self._engine: Engine = create_engine(
             url,
-            pool_size=2,  # a tick's lock keeps one for as long as it works with another
+            pool_size=connections,  # 2: a tick's lock keeps one for as long as it works with another
             max_overflow=1,
             pool_pre_ping=True,
             connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "outerloop"},
@@ -100,6 +101,11 @@ class Record:
         self.slot_root = slot_root
         self.holder = process_name()
         self._realm_id: int | None = None
+
+    def beside(self) -> Record:
+        """Another record over the same connections, for reading in another thread: it need not compile statements
+        that this one did. To close either closes the connections that neither uses; both can go on."""
+        return copy.copy(self)
 
     def close(self) -> None:
         self._engine.dispose()

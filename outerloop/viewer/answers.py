@@ -21,7 +21,7 @@ from outerloop import __version__
 from outerloop.printable import harmless, plain
 from outerloop.viewer.words import FILTERS, GLOBALS
 
-__all__ = ["json_answer", "page", "problem", "static_digest", "strict"]
+__all__ = ["compile_templates", "json_answer", "page", "problem", "static_digest", "strict"]
 
 LIVE_SECONDS = 3
 """How often a page that can change asks again, while somebody sees it."""
@@ -45,6 +45,12 @@ def _templates() -> Environment:
     made.filters.update(FILTERS)
     made.globals.update(GLOBALS, version=__version__, static=static_digest())
     return made
+
+
+def compile_templates() -> None:
+    """Compile every template, so that no page waits for its own."""
+    for name in _templates().list_templates():
+        _templates().get_template(name)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from outerloop.viewer.guard import LOOPBACK, Guard, host_name
+from outerloop.viewer.warm import warm
 
 __all__ = ["Address", "bind", "make_server", "serve"]
 
@@ -104,7 +105,8 @@ class _NotTheSecondCtrlC(logging.Filter):
 
 
 def serve(app: Starlette, address: Address, *, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM."""
+    """Serve until Ctrl-C or SIGTERM. What only first answers cost is paid before connections are taken."""
+    warm(app)
     server = make_server(app, address, ready=ready)
     logging.getLogger("uvicorn.error").addFilter(_NotTheSecondCtrlC())
     try:

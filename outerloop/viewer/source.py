@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -45,6 +46,9 @@ class Source:
     """What every page says of where its facts come from, instead of the state folder."""
     _folds: Folds = field(default_factory=Folds)
     _free: queue.LifoQueue[Record | None] = field(default_factory=queue.LifoQueue)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+    _first: tuple[str, Record] | None = None
+    """The URL that was last opened, and the record whose connections and compiled statements all others share."""
 
     def __post_init__(self) -> None:
         for _ in range(CONNECTIONS):
@@ -55,7 +59,7 @@ class Source:
             url = self.url()
         except EmbeddedError as error:
             raise RecordUnavailable(f"the record is unavailable: {error}") from error
-        record = Record(url, owner=self.owner, slot_root=str(self.root.path))
+        record = self._beside(url)
         try:
             found = record.revision()
             if found != REVISION:
@@ -67,6 +71,14 @@ class Source:
             record.close()
             raise
         return record
+
+    def _beside(self, url: str) -> Record:
+        """A record of this URL that shares what was compiled for those before it."""
+        with self._guard:
+            if self._first is None or self._first[0] != url:
+                made = Record(url, owner=self.owner, slot_root=str(self.root.path), connections=CONNECTIONS)
+                self._first = (url, made)
+            return self._first[1].beside()
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Looking]:

@@ -6,7 +6,8 @@ page and its JSON what one call costs over a real socket: CPU time of this proce
 backends, which is the server's time on an idle machine, the wall time's median, and the number of statements; and of
 the first call, which folds a campaign's ledger, the CPU time.
 Asserts nothing itself; test_viewer.py does, on the CPU time and the statements, because the wall time of a busy machine
-says nothing. Not covered: concurrent readers, slow file systems.
+says nothing. Then the same for the first call that a freshly started server answers, each address in a process of its
+own. Not covered: concurrent readers, slow file systems.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +30,7 @@ from sqlalchemy import Engine, event, text
 from outerloop.champion import events_to_jsonl
 from tests.bench.bench_champion_fold import ledger
 from tests.rows import World, make_world
-from tests.viewer.serving import viewing
+from tests.viewer.serving import PATIENCE, viewing
 
 RUNS = 10_000
 MEASURES = 100_000
@@ -201,6 +205,51 @@ def measure(world: World) -> list[Timed]:
     return found
 
 
+@dataclass(frozen=True)
+class Cold:
+    """The first call that a server answers after its start, in seconds."""
+
+    path: str
+    cpu: float
+    wall: float
+    start: float
+    """From starting the process until it says that it listens."""
+
+
+@contextmanager
+def started(world: World) -> Iterator[tuple[int, int]]:
+    """(port, process id) of a view in a process of its own."""
+    command = [sys.executable, "-m", "tests.bench.viewer_process", world.url, world.record.owner, str(world.state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline()), process.pid
+        finally:
+            process.terminate()
+
+
+def _cpu_of(pid: int) -> float:
+    """CPU seconds of a process (proc(5), fields 14 and 15)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_first(world: World, paths: Sequence[str] = PATHS) -> list[Cold]:
+    """Time the first call after a start, with a start for each address."""
+    found = []
+    for path in paths:
+        began = time.perf_counter()
+        with started(world) as (port, pid):
+            start = time.perf_counter() - began
+            before = _cpu_of(pid) + _backends(world)
+            began = time.perf_counter()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as answer:
+                answer.read()
+            wall = time.perf_counter() - began
+            found.append(Cold(path, _cpu_of(pid) + _backends(world) - before, wall, start))
+    return found
+
+
 @contextmanager
 def large_record() -> Iterator[World]:
     from outerloop.record import migrate
@@ -227,6 +276,10 @@ def main() -> None:
                 f"{timed.cpu * 1000:7.1f} ms CPU {timed.wall * 1000:7.1f} ms wall {timed.first * 1000:7.1f} ms first"
             )
             print(f"{figures} {timed.statements:3d} statements  {timed.path}", flush=True)
+        print("the first call after a start")
+        for cold in measure_first(world):
+            figures = f"{cold.cpu * 1000:7.1f} ms CPU {cold.wall * 1000:7.1f} ms wall {cold.start:5.2f} s to start"
+            print(f"{figures}  {cold.path}", flush=True)
 
 
 if __name__ == "__main__":
