@@ -3,12 +3,15 @@
 On a development cluster, in turns: a climb of two measures that nothing but its wake job ends, from the moment at which
 its last measure's result was written to the moment at which the verdict is seen in the record; and a bare pair of jobs,
 the second with `afterany` on the first, from the end of the first's script to the start of the second's. The clock is
-the machine's own for both. Medians. Asserts nothing itself; test_wake.py does. Not covered: clusters whose scheduler is
-busy; what Slurm takes there stands in its own part.
+the machine's own for both. Medians. Slurm starts jobs in passes, once a second on this cluster, and a job that was
+started by a pass and runs for a fixed time always ends at the same distance from the next one; so climbs and pairs end
+at a moment that is drawn evenly from a second, and both wait for passes alike. Asserts nothing itself; test_wake.py
+does. Not covered: clusters whose scheduler is busy; what Slurm takes there stands in its own part.
 """
 
 from __future__ import annotations
 
+import random
 import shutil
 import statistics
 import tempfile
@@ -28,6 +31,8 @@ from tests.slurm.world import SlurmWorld
 
 ROUNDS = 20
 SECONDS = 180.0
+PASS_SECONDS = 1.0
+"""Between two scheduler passes: sched_interval and batch_sched_delay of slurm/devcluster/up.sh."""
 POLL_SECONDS = 0.02
 """How late an ending may be seen; it counts against us."""
 
@@ -71,13 +76,13 @@ def to_verdict(world: _World, url: str, candidate: str) -> float:
     return seen - max(path.stat().st_mtime for path in written)
 
 
-def of_slurm(cluster: DevCluster, folder: Path) -> float:
-    """Seconds from the end of a script to the start of a job that has `afterany` on it."""
+def of_slurm(cluster: DevCluster, folder: Path, seconds: float) -> float:
+    """Seconds from the end of a script, which sleeps so long, to the start of a job that has `afterany` on it."""
     first, second = folder / "first", folder / "second"
     for path in (first, second):
         path.unlink(missing_ok=True)
     options = ["--parsable", "-p", "cpu", "-t", "5", "-o", "/dev/null", "-D", "/"]
-    one = cluster.run("sbatch", *options, f"--wrap=sleep 1; date +%s.%N > {first}").strip()
+    one = cluster.run("sbatch", *options, f"--wrap=sleep {seconds:.3f}; date +%s.%N > {first}").strip()
     cluster.run("sbatch", *options, f"--dependency=afterany:{one}", f"--wrap=date +%s.%N > {second}")
     cluster.wait(lambda: second.exists() and second.read_text().endswith("\n"), SECONDS, "the pair to end")
     return float(second.read_text()) - float(first.read_text())
@@ -85,6 +90,11 @@ def of_slurm(cluster: DevCluster, folder: Path) -> float:
 
 def measure(rounds: int = ROUNDS) -> Measured:
     """Start a cluster and a server, measure, remove both."""
+    phase = random.Random("wake")
+
+    def seconds() -> float:
+        return 1.0 + phase.random() * PASS_SECONDS
+
     home = Path(tempfile.mkdtemp(prefix="ol-b-", dir="/tmp"))
     home.chmod(0o755)
     try:
@@ -93,9 +103,9 @@ def measure(rounds: int = ROUNDS) -> Measured:
             world = _World(home / "w", url, cluster, wakes="always")
             verdicts, pairs = [], []
             for number in range(rounds):
-                world.branch(f"c{number}", cost="10", note=str(number))
+                world.branch(f"c{number}", cost="10", extra=f"sleep {seconds():.3f}\n")
                 verdicts.append(to_verdict(world, url, f"c{number}"))
-                pairs.append(of_slurm(cluster, home))
+                pairs.append(of_slurm(cluster, home, seconds()))
             return Measured(statistics.median(verdicts), statistics.median(pairs))
     finally:
         shutil.rmtree(home, ignore_errors=True)
