@@ -188,11 +188,13 @@ def trainings_page(request: Request) -> Response:
     with request.app.state.source.looking() as looking:
         found = _runs(looking, RunFilter(kind="training", text=text), limit=limit, offset=offset)
         reports = history.training_reports(looking.record, [run.id for run in found.runs])
+        entries = _runs(looking, RunFilter(kind="entry"), limit=1, offset=0).total
     return page(
         request,
         "trainings.html",
         live=offset == 0,
         found=found,
+        entries=entries,
         reports=reports,
         text=text,
         now=found.now,

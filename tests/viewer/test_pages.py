@@ -109,6 +109,8 @@ def test_every_page_says_what_is_there(world: World) -> None:
         other = harmless_page(asking, "/runs/x-other").text
         assert "sums" in other and "n8" in other and "whatever" in other
         assert "outerloop retry c-bloc" in harmless_page(asking, "/runs/c-bloc").text
+        assert "What entries to challenges train" in harmless_page(asking, "/trainings").text
+        assert "x-other" in harmless_page(asking, "/runs?kind=entry").text
         benchmark = harmless_page(asking, f"/benchmarks/{TARGET}/tsp").text
         assert "Champion number 1" in benchmark and "7542.0" in benchmark
         queue = harmless_page(asking, "/queue").text
