@@ -96,6 +96,26 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+NOT_IN_A_WAKE = (
+    *("alembic", "numpy", "scipy", "rich", "submitit", "yaml", "jinja2", "pydantic_settings"),
+    *("http.client", "urllib.request", "multiprocessing", "tarfile", "outerloop.planner", "outerloop.viewer"),
+    *("outerloop.strategies", "outerloop.champion", "outerloop.posttrain", "outerloop.controller.campaigns"),
+    *("outerloop.controller.trainings", "outerloop.controller.entries", "outerloop.controller.submit"),
+    *("outerloop.record.embedded", "outerloop.record.migrate", "outerloop.schemas"),
+)
+"""What a climb's wake has no use for: its process lives for a second, nearly all of which is importing."""
+
+
+def test_a_climbs_wake_imports_nothing_that_it_does_not_use() -> None:
+    program = (
+        "import sys; import outerloop.cli.operate, outerloop.controller.tick, outerloop.controller.climbs;"
+        "from sqlalchemy import create_engine; create_engine('postgresql+psycopg://nobody@/none?host=/nowhere');"
+        f"print([name for name in {NOT_IN_A_WAKE!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_help_costs_less_than_three_imports_of_click() -> None:
     """Median of several, in turns: the machine may be busy with other things."""
 
