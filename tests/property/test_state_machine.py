@@ -23,7 +23,7 @@ from tests.simulation.target import CALM
 __all__ = ["pg_url"]
 
 SCHEDULES = 500
-SECONDS = 150.0
+SECONDS = 420.0
 """No new schedule is begun after so long. Two idle cores play all of them in less; when a busy machine does not, the
 test says so and counts as skipped, not as passed."""
 FEWEST = 20
