@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -121,9 +122,15 @@ def damaged_requests(root: StateRoot, run_ids: Iterable[str], *, gone: bool = Fa
 def _damage(root: StateRoot, run_id: str, *, gone: bool) -> str:
     path = root.request(run_id)
     try:
-        raw = path.read_bytes()
+        # Without O_NONBLOCK a fifo of that name would stop whoever looks, for ever.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return f"{path} is no plain file"
+            raw = file.read()
     except FileNotFoundError:
         return f"{path} is gone" if gone else ""
+    except IsADirectoryError:
+        return f"{path} is no plain file"
     except OSError:
         return ""
     try:

@@ -26,7 +26,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -283,13 +283,17 @@ class Spool:
             yield Left(name, facts.st_uid, facts.st_size, stream)
 
     def remove(self, name: str) -> None:
-        """Take a submission out of the spool; what is no file is left to its owner."""
+        """Take a submission out of the spool; a folder too where it is empty, else it is left to its owner."""
+        path = self.incoming / name
         with effect("spool.remove"):
             try:
-                (self.incoming / name).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             except OSError as error:
                 if error.errno not in {errno.EISDIR, errno.EPERM}:
                     raise
+                # Not followed and not emptied: what lies in a folder of somebody else's is not the service's to delete.
+                with suppress(OSError):
+                    path.rmdir()
 
 
 def read_request_of(left: Left) -> Submission:

@@ -108,3 +108,15 @@ def test_what_a_killed_command_left_is_swept_and_nothing_else(spool: Spool) -> N
         os.utime(path, (before, before))
     assert spool.sweep() == 1
     assert whole.exists() and young.exists() and not torn.exists()
+
+
+def test_an_empty_folder_is_removed_and_one_that_holds_something_is_its_owners(spool: Spool) -> None:
+    for name in ("a.submission", "b.submission"):
+        (spool.incoming / name).mkdir()
+        with pytest.raises(SubmissionError, match="no plain file"), spool.opened(name):
+            pass
+    (spool.incoming / "b.submission" / "kept").write_text("mine")
+    spool.remove("a.submission")
+    spool.remove("b.submission")
+    assert spool.names() == ["b.submission"]
+    assert (spool.incoming / "b.submission" / "kept").read_text() == "mine"
