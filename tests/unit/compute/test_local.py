@@ -64,7 +64,8 @@ def test_the_time_limit_ends_a_job_and_its_daemons(bench: Bench) -> None:
 def test_a_daemon_that_a_job_leaves_behind_dies_with_it(bench: Bench) -> None:
     job = bench.job("daemon", "setsid sh -c 'trap \"\" TERM; sleep 600' & echo $!")
     bench.until_state(bench.submit(job), JobState.COMPLETED)
-    assert Identity.of(int(job.log.read_text())) is None
+    # The daemon's shell may live long enough to say that its sleep was killed.
+    assert Identity.of(int(job.log.read_text().split()[0])) is None
 
 
 def test_a_job_knows_its_id(bench: Bench) -> None:
