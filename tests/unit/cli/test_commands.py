@@ -86,14 +86,19 @@ def test_an_unknown_command_names_the_nearest() -> None:
     assert "Did you mean status?" in told.output
 
 
+def imported(names: tuple[str, ...], program: str) -> str:
+    """Which of these modules a process has after a program, as a list's text."""
+    program = f"import sys; {program}; print([name for name in {names!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def test_help_imports_nothing_heavy() -> None:
     program = (
-        "import sys; from click.testing import CliRunner; from outerloop.cli import app;"
-        "assert CliRunner().invoke(app, ['--help']).exit_code == 0;"
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+        "from click.testing import CliRunner; from outerloop.cli import app;"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0"
     )
-    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert imported(tuple(HEAVY), program) == "[]"
 
 
 NOT_IN_A_WAKE = (
@@ -108,12 +113,10 @@ NOT_IN_A_WAKE = (
 
 def test_a_climbs_wake_imports_nothing_that_it_does_not_use() -> None:
     program = (
-        "import sys; import outerloop.cli.operate, outerloop.controller.tick, outerloop.controller.climbs;"
-        "from sqlalchemy import create_engine; create_engine('postgresql+psycopg://nobody@/none?host=/nowhere');"
-        f"print([name for name in {NOT_IN_A_WAKE!r} if name in sys.modules])"
+        "import outerloop.cli.operate, outerloop.controller.tick, outerloop.controller.climbs;"
+        "from sqlalchemy import create_engine; create_engine('postgresql+psycopg://nobody@/none?host=/nowhere')"
     )
-    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert imported(NOT_IN_A_WAKE, program) == "[]"
 
 
 def test_help_costs_less_than_three_imports_of_click() -> None:
