@@ -22,6 +22,34 @@ def test_row_80_every_spelling_has_a_state_and_every_state_a_spelling() -> None:
         assert parse_state(f" {spelling.lower()} ").state is state
 
 
+MEANINGS = {
+    JobState.PENDING: "PENDING PD EXPEDITING EG REQUEUED REQUEUE RQ REQUEUE_FED RF REQUEUE_HOLD RH RESV_DEL_HOLD RD"
+    " SPECIAL_EXIT SE",
+    JobState.RUNNING: "RUNNING R CONFIGURING CF RESIZING RS SIGNALING SI POWER_UP_NODE PU",
+    JobState.COMPLETING: "COMPLETING CG STAGE_OUT SO UPDATE_DB UD",
+    JobState.SUSPENDED: "SUSPENDED S STOPPED ST",
+    JobState.UNKNOWN: "REVOKED RV",
+    JobState.COMPLETED: "COMPLETED CD",
+    JobState.FAILED: "FAILED F",
+    JobState.TIMEOUT: "TIMEOUT TO",
+    JobState.OUT_OF_MEMORY: "OUT_OF_MEMORY OOM",
+    JobState.NODE_FAIL: "NODE_FAIL NF",
+    JobState.BOOT_FAIL: "BOOT_FAIL BF",
+    JobState.LAUNCH_FAILED: "LAUNCH_FAILED LF RECONFIG_FAIL RC",
+    JobState.DEADLINE: "DEADLINE DL",
+    JobState.CANCELLED: "CANCELLED CA",
+    JobState.PREEMPTED: "PREEMPTED PR",
+}
+"""A second copy of the table, the other way round: a spelling that moves is a job that is believed over, or never."""
+
+
+def test_every_spelling_means_what_it_meant() -> None:
+    told = {spelling: state for state, spellings in MEANINGS.items() for spelling in spellings.split()}
+    assert told == SPELLINGS
+    active = {state for state in JobState if not state.final}
+    assert active == set(list(MEANINGS)[:5]), "a job in any other state is over"
+
+
 @pytest.mark.parametrize(
     ("text", "state", "by"),
     [
