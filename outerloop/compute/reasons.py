@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from outerloop.compute.protocol import Refused, When
 
-__all__ = ["Clears", "PendingReason", "classify_refusal", "pending_reason"]
+__all__ = ["HELD_BY_USER", "NEVER", "Clears", "PendingReason", "classify_refusal", "pending_reason"]
 
 # What a record of a job that sbatch refused for its resources carries: the shadow of the refusal.
 SHADOW_REASON = "BadConstraints"
@@ -184,7 +185,6 @@ _WILL = {
 }
 _NEVER = {
     "PartitionTimeLimit": "It asks for more time than its partition ever grants.",
-    "PartitionNodeLimit": "It asks for more nodes than its partition has.",
     "AssocMaxWallDurationPerJobLimit": "It asks for more time than the account ever grants one job.",
     "QOSMaxWallDurationPerJobLimit": "It asks for more time than the QOS ever grants one job.",
     "BadConstraints": "No node can ever satisfy what it asks for.",
@@ -192,56 +192,70 @@ _NEVER = {
     "QOSNotAllowed": "The QOS may not be used with this account or partition.",
     "InvalidAccount": "The account does not exist or is not the user's.",
     "InvalidQOS": "The QOS does not exist or is not the user's.",
-    "AssociationJobLimit": "The account may run no job at all.",
     "ReservationDeleted": "Its reservation was deleted.",
     "DependencyNeverSatisfied": "A job that it waits for ended in a way that it does not accept.",
-    "JobHoldMaxRequeue": "It was requeued too often and Slurm holds it.",
     "DeadLine": "It cannot end before its deadline.",
     "InactiveLimit": "It was inactive for too long.",
+    "AssocMaxCpuPerJobLimit": "It asks for more CPUs than the account ever grants one job.",
+    "AssocMaxMemPerJob": "It asks for more memory than the account ever grants one job.",
+    "AssocMaxNodePerJobLimit": "It asks for more nodes than the account ever grants one job.",
+    "QOSMaxCpuPerJobLimit": "It asks for more CPUs than the QOS ever grants one job.",
+    "QOSMaxMemoryPerJob": "It asks for more memory than the QOS ever grants one job.",
+    "QOSMaxNodePerJobLimit": "It asks for more nodes than the QOS ever grants one job.",
 }
+NEVER = frozenset(_NEVER)
+"""Reasons by name that never clear; `pending_reason` knows the many others that name themselves limits of one job."""
+# A limit on one job, however it ends; any QOSMin... asks for more than the job does. All others (...Grp..., ...PerUser,
+# ...PerAccount) are on what is queued or in use.
+_OF_ONE_JOB = re.compile(r"perjob|pernode$|walldur|^qosmin|notsatisfied", re.IGNORECASE)
 _MAY = {
     "ReqNodeNotAvail": "A node that it needs is down, drained or reserved.",
     "PartitionDown": "The partition does not start jobs at the moment.",
     "PartitionInactive": "The partition does not take jobs at the moment.",
     "PartitionConfig": "It asks for more than the partition offers at the moment.",
+    "PartitionNodeLimit": "Its partition has too few nodes that are up, or never so many.",
     "Licenses": "It waits for a license.",
     "Reservation": "It waits for its reservation.",
     "BurstBufferResources": "It waits for burst buffer space.",
     "MaxMemPerLimit": "It asks for more memory than the limit of its partition.",
     "NodeNotAvail": "A node that it needs is not available.",
 }
+HELD_BY_USER = "JobHeldUser"
+"""Somebody's own decision, who can release the job again."""
 _HELD = {
-    "JobHeldUser": "A user holds it; scontrol release lets it go.",
+    HELD_BY_USER: "A user holds it; scontrol release lets it go.",
     "JobHeldAdmin": "An administrator holds it.",
     "launch failed requeued held": "A node could not start it, and Slurm holds it since.",
     "job requeued in held state": "It was requeued and is held since.",
     "ReservationDeletedHold": "Its reservation was deleted, and Slurm holds it since.",
+    "JobHoldMaxRequeue": "It was requeued too often and Slurm holds it.",
 }
 
 
+@lru_cache(maxsize=1024)
 def pending_reason(text: str) -> PendingReason:
     """What squeue's reason means. A reason that nobody knows may clear.
 
-    Caps that name themselves per job (QOSMaxCpuPerJobLimit) never clear; other Assoc... and QOS... caps may.
+    Limits that name themselves per job or per node (QOSMaxCpuPerJobLimit) never clear; other caps may.
     """
     reason = text.strip().strip("()").strip()
     word = reason.split(",")[0].strip()
-    for known, sentence in _HELD.items():
-        if word.lower() == known.lower():
-            return PendingReason(reason, Clears.MAY, sentence, held=True)
-    if "held" in word.lower().split():
-        return PendingReason(reason, Clears.MAY, "Slurm holds it.", held=True)
     if word.startswith(LOCAL_WAIT):
         return PendingReason(reason, Clears.MAY, "This machine has no room for it now.")
-    held = word == "JobHoldMaxRequeue"
+    words = word.lower().replace("_", " ")
+    for known, sentence in _HELD.items():
+        if words == known.lower():
+            return PendingReason(reason, Clears.MAY, sentence, held=True)
+    if "held" in words.split():
+        return PendingReason(reason, Clears.MAY, "Slurm holds it.", held=True)
     for table, clears in ((_WILL, Clears.WILL), (_NEVER, Clears.NEVER), (_MAY, Clears.MAY)):
         for known, sentence in table.items():
             if word.lower() == known.lower():
-                return PendingReason(reason, clears, sentence, held=held)
+                return PendingReason(reason, clears, sentence)
     if re.match(r"nodes required for job are ", word, re.IGNORECASE):
         return PendingReason(reason, Clears.MAY, _MAY["ReqNodeNotAvail"])
-    if re.match(r"(assoc|qos|max)", word, re.IGNORECASE):
-        if _PER_JOB.search(word):
-            return PendingReason(reason, Clears.NEVER, "It asks for more than one job may ever have.")
+    if re.match(r"assoc|qos|max", word, re.IGNORECASE):
+        if _OF_ONE_JOB.search(word):
+            return PendingReason(reason, Clears.NEVER, "It asks for what no single job of its account or QOS gets.")
         return PendingReason(reason, Clears.MAY, "A limit of the account or QOS is used up by other jobs.")
     return PendingReason(reason, Clears.MAY, "Slurm gives a reason that we do not know.")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from outerloop.compute.protocol import JobState
+from outerloop.compute.reasons import HELD_BY_USER, NEVER, Clears, pending_reason
 from outerloop.job import layout
 
 __all__ = [
@@ -34,35 +35,8 @@ INFRASTRUCTURE_REASONS = frozenset(
 )
 """Reasons in a result file that are never the candidate's."""
 
-HELD_REASONS = (
-    "launch failed requeued held",
-    "launch_failed_requeued_held",
-    "JobHeldAdmin",
-    "job requeued in held state",
-)
-"""Pending reasons that no waiting will clear: Slurm holds the job after a failed launch, or an administrator does."""
-
-NEVER_REASONS = frozenset(
-    {
-        "AccountNotAllowed",
-        "AssocMaxCpuPerJobLimit",
-        "AssocMaxMemPerJob",
-        "AssocMaxNodePerJobLimit",
-        "AssocMaxWallDurationPerJobLimit",
-        "BadConstraints",
-        "DependencyNeverSatisfied",
-        "InvalidAccount",
-        "InvalidQOS",
-        "PartitionTimeLimit",
-        "QOSMaxCpuPerJobLimit",
-        "QOSMaxMemoryPerJob",
-        "QOSMaxNodePerJobLimit",
-        "QOSMaxWallDurationPerJobLimit",
-        "QOSNotAllowed",
-    }
-)
-"""Pending reasons after which this job as it is can never start (squeue manual page, JOB REASON CODES)."""
-
+NEVER_REASONS = NEVER
+"""Pending reasons by name that never clear; `pending_reason` knows more of them."""
 
 NODE_LOSSES = frozenset({JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.LAUNCH_FAILED})
 
@@ -276,10 +250,10 @@ def _preempted(e: Evidence) -> Decision:
 
 def _alive(e: Evidence) -> Decision:
     if e.state is JobState.PENDING:
-        lowered = e.slurm_reason.lower()
-        if any(held.lower() in lowered for held in HELD_REASONS):
+        meaning = pending_reason(e.slurm_reason)
+        if meaning.held and meaning.reason != HELD_BY_USER:
             return Decision(Action.INFRASTRUCTURE, "HELD", f"held by Slurm: {e.slurm_reason}", exclude_node=True)
-        if e.slurm_reason.split(",")[0].strip() in NEVER_REASONS:
+        if meaning.clears is Clears.NEVER:
             return Decision(Action.HOPELESS, e.slurm_reason, f"pending for ever: {e.slurm_reason}")
     return Decision(Action.ALIVE, e.slurm_reason)
 

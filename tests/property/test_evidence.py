@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop.compute.protocol import JobState
+from outerloop.compute.reasons import HELD_BY_USER, NEVER, Clears, pending_reason
 from outerloop.dispatch.evidence import (
     Action,
     Evidence,
@@ -150,6 +151,17 @@ def test_environments_are_never_charged_to_a_candidate_by_their_result(e: Eviden
         assert action is not Action.FAILED
         if not e.several_nodes:  # on several nodes the queue is asked first whether one of them was lost
             assert action in {Action.ENVIRONMENT, Action.INFRASTRUCTURE, Action.SUPERSEDED}
+
+
+@given(st.sampled_from([*sorted(NEVER), *SLURM_REASONS, "QOSMinGRES", "QOSMaxGRESPerJob", HELD_BY_USER]) | st.text())
+@settings(max_examples=300)
+def test_what_people_are_told_of_a_pending_reason_is_what_is_done_about_it(reason: str) -> None:
+    action = read_evidence(Evidence(answered=True, listed=True, state=JobState.PENDING, slurm_reason=reason)).action
+    meaning = pending_reason(reason)
+    if meaning.held:
+        assert action is (Action.ALIVE if meaning.reason == HELD_BY_USER else Action.INFRASTRUCTURE)
+    else:
+        assert action is (Action.HOPELESS if meaning.clears is Clears.NEVER else Action.ALIVE)
 
 
 CHECKS = (

@@ -123,11 +123,37 @@ def test_row_29_a_pending_reason_says_whether_it_clears(reason: str, clears: Cle
         "JobHeldAdmin",
         "launch failed requeued held",
         "(launch failed requeued held)",
+        "launch_failed_requeued_held",
         "job requeued in held state",
+        "JobHoldMaxRequeue",
+        "ReservationDeletedHold",
+        "held for reasons of tomorrow",
     ],
 )
 def test_row_62_held_is_not_waiting(reason: str) -> None:
     assert pending_reason(reason).held
+
+
+SITE_LIMITS = {
+    Clears.NEVER: "AssocMaxBillingPerJob AssocMaxCpuMinutesPerJobLimit AssocMaxCpuPerNode AssocMaxGRESMinutesPerJob"
+    " AssocMaxGRESPerJob AssocMaxGRESPerNode AssocMaxMemPerNode AssocMaxNodeMinutesPerJob QOSMaxCpuMinutesPerJobLimit"
+    " QOSMaxCpuPerNode QOSMaxGRESPerNode QOSMaxLicensePerJob QOSMaxMemoryPerNode QOSMinCpuNotSatisfied QOSMinMemory"
+    " QOSMinNode QOSMinBilling ReservationDeleted",
+    Clears.MAY: "AccountingPolicy AssocGrpJobsLimit AssocGrpMemLimit AssocGrpNodeRunMinutes AssocGrpSubmitJobsLimit"
+    " AssocGrpWallLimit AssocMaxJobsLimit AssocMaxSubmitJobLimit AssociationJobLimit AssociationResourceLimit"
+    " AssociationTimeLimit MaxCpuPerAccount MaxGRESPerAccount MaxJobsPerAccount MaxMemPerLimit MaxNodePerAccount"
+    " PartitionNodeLimit QOSGrpCpuLimit QOSGrpGRES QOSGrpNodeLimit QOSGrpWallLimit QOSJobLimit QOSMaxCpuPerUserLimit"
+    " QOSMaxGRESPerUser QOSMaxMemoryPerUser QOSMaxNodePerUserLimit QOSMaxSubmitJobPerUserLimit QOSResourceLimit"
+    " QOSTimeLimit QOSUsageThreshold Licenses PartitionDown PartitionInactive Reservation SystemFailure",
+    Clears.WILL: "BeginTime Cleaning JobArrayTaskLimit NodeDown Prolog",
+}
+"""Reasons of Slurm 22.05 (job_reason_string) that are easily taken for one another."""
+
+
+@pytest.mark.parametrize(("clears", "reasons"), SITE_LIMITS.items())
+def test_row_29_a_limit_of_one_job_never_clears_and_a_cap_on_many_may(clears: Clears, reasons: str) -> None:
+    wrong = {reason: pending_reason(reason).clears for reason in reasons.split()}
+    assert {reason: said for reason, said in wrong.items() if said is not clears} == {}
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,16 @@ def test_a_members_own_exit_code_counts_and_not_its_jobs() -> None:
     assert read(S.RUNNING, **said)[0] is A.ALIVE, "it runs, or waits for its turn"
 
 
+@pytest.mark.parametrize("state", [S.NODE_FAIL, S.TIMEOUT, S.CANCELLED, S.PREEMPTED, S.DEADLINE])
+def test_memory_is_the_members_own_end_whatever_ended_the_job_later(state: S) -> None:
+    assert read(state, claimed=True, member_exit=137, member_oom=True) == (A.FAILED, "MEMORY")
+
+
+def test_a_member_that_was_begun_is_no_member_that_was_not_reached() -> None:
+    assert read(S.COMPLETED, claimed=True, behind=True) == (A.INFRASTRUCTURE, "NO_RESULT")
+    assert read(S.TIMEOUT, claimed=True, behind=True) == (A.INFRASTRUCTURE, "SLURM_TIMEOUT")
+
+
 @pytest.mark.parametrize("state", [S.NODE_FAIL, S.BOOT_FAIL, S.TIMEOUT, S.CANCELLED])
 def test_what_ends_the_job_is_not_read_as_the_members_own_end(state: S) -> None:
     """SIGTERM reaches the member first, so that the pack may note 143 of it."""

@@ -1,10 +1,11 @@
-"""Attacks what one observation says of a job: who cancelled it, and whether a preempted one comes back."""
+"""Attacks what one observation says of a job: which answer counts, who cancelled it, whether it comes back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +20,7 @@ from outerloop.compute.protocol import (
     SubmitOutcome,
     Unavailable,
 )
-from outerloop.dispatch.observe import Observation
+from outerloop.dispatch.observe import HISTORY_MARGIN, Observation, Sighting, observe
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 EMPTY, DOWN = History(()), NoAnswer("down")
@@ -32,7 +33,9 @@ class Answers:
 
     past: History | NoAnswer | Unavailable = EMPTY
     site: SiteLimits | NoAnswer = DOWN
+    queue: Listing | NoAnswer = field(default_factory=lambda: Listing((CUT,)))
     asked: int = 0
+    questions: list[tuple[float, list[str], list[str]]] = field(default_factory=list)
     name: str = "answers"
     arrays: bool = True
 
@@ -43,9 +46,10 @@ class Answers:
         raise NotImplementedError
 
     def listing(self) -> Listing | NoAnswer:
-        return Listing((CUT,))
+        return self.queue
 
     def history(self, since: float, ids: Iterable[str], names: Iterable[str]) -> History | NoAnswer | Unavailable:
+        self.questions.append((since, list(ids), list(names)))
         return self.past
 
     def cancel(self, ids: Iterable[str]) -> NoAnswer | None:
@@ -122,3 +126,101 @@ def test_the_sites_preempt_mode_says_whether_a_job_comes_back(
 
 def test_a_site_that_does_not_answer_is_waited_for() -> None:
     assert not observed(Answers()).preemption_cancels("")
+
+
+# -- which answer counts
+
+OURS = "ol-d1-a-0-1"
+RUNNING, ENDED = JobRow("8", OURS, JobState.RUNNING), JobRow("8", OURS, JobState.COMPLETED, submitted=NOW.timestamp())
+SILENT = Sighting(answered=False, listed=False, row=None)
+ABSENT = Sighting(answered=True, listed=False, row=None)
+
+
+def sees(queue: Listing | NoAnswer, past: History | NoAnswer | Unavailable = EMPTY, *ids: str) -> Observation:
+    return observed(Answers(past=past, queue=queue), *ids)
+
+
+def test_a_listed_job_counts_by_its_id_and_its_name() -> None:
+    assert sees(Listing((RUNNING,))).job("8", OURS) == Sighting(True, True, RUNNING)
+    nameless = JobRow("8", "", JobState.RUNNING)
+    assert sees(Listing((nameless,))).job("8", OURS) == Sighting(True, True, nameless)
+    other = sees(Listing((JobRow("8", "somebody-elses", JobState.RUNNING),)), EMPTY, "8")
+    assert other.job("8", OURS) == ABSENT, "ids are used again"
+
+
+@pytest.mark.parametrize("queue", [DOWN, Listing((RUNNING,), bad_rows=1), Listing((), bad_rows=1)])
+def test_absence_from_an_incomplete_answer_means_nothing(queue: Listing | NoAnswer) -> None:
+    seen = sees(queue, History((JobRow("9", OURS, JobState.COMPLETED),)), "9")
+    assert not seen.complete and seen.why_not
+    assert seen.job("9", OURS) == SILENT
+    assert seen.named("ol-d1-other-0-1") == SILENT
+    if isinstance(queue, Listing) and queue.jobs:
+        assert seen.job("8", OURS).row == RUNNING, "what it shows is so all the same"
+        assert seen.named(OURS) == Sighting(True, True, RUNNING)
+
+
+def test_absence_needs_the_history_where_there_is_one_and_it_must_have_been_asked() -> None:
+    empty = Listing(())
+    assert sees(empty, DOWN, "8").job("8", OURS) == SILENT
+    assert sees(empty, DOWN, "8").named(OURS) == SILENT
+    assert sees(empty, EMPTY, "9").job("8", OURS) == SILENT, "it was asked about another job"
+    assert sees(empty, EMPTY, "8").job("8", OURS) == ABSENT
+    assert sees(empty, Unavailable("no accounting"), "8").job("8", OURS) == ABSENT
+    assert sees(empty, History((ENDED,)), "8").job("8", OURS) == Sighting(True, False, ENDED)
+
+
+@pytest.mark.parametrize(
+    "row", [JobRow("8", "another-name", JobState.COMPLETED), RUNNING, JobRow("8", OURS, JobState.PENDING)]
+)
+def test_a_history_says_nothing_of_another_job_nor_that_one_is_alive(row: JobRow) -> None:
+    assert sees(Listing(()), History((row,)), "8").job("8", OURS) == ABSENT
+
+
+def test_a_history_row_without_a_name_is_the_job_that_was_asked_for() -> None:
+    nameless = JobRow("8", "", JobState.COMPLETED)
+    assert sees(Listing(()), History((nameless,)), "8").job("8", OURS).row == nameless
+
+
+def test_of_several_jobs_of_a_name_the_living_one_counts_and_then_the_newest() -> None:
+    def row(job_id: str, state: JobState, submitted: float) -> JobRow:
+        return JobRow(job_id, OURS, state, submitted=submitted)
+
+    old, alive, new = row("1", JobState.FAILED, 1.0), row("2", JobState.PENDING, 2.0), row("3", JobState.FAILED, 3.0)
+    assert sees(Listing((new, alive, old))).named(OURS).row == alive
+    assert sees(Listing((new, old))).named(OURS).row == new
+    past = Observation(NOW, Listing(()), Answers(past=History((new, alive, old))))
+    past.ask_history(datetime.fromtimestamp(0, UTC) + HISTORY_MARGIN, [], [OURS])
+    assert past.named(OURS) == Sighting(True, False, alive)
+    assert past.named("ol-d1-b-0-1") == ABSENT
+
+
+def test_accounting_is_asked_once_from_an_hour_before_and_an_array_by_one_id() -> None:
+    answers = Answers(past=History((JobRow("5_1", OURS, JobState.COMPLETED),)), queue=Listing(()))
+    seen = Observation(NOW, answers.listing(), answers)
+    seen.ask_history(NOW, [], [])
+    assert answers.questions == []
+    seen.ask_history(NOW, ["5_0", "5_1", "8"], ["n"])
+    seen.ask_history(NOW, ["9"], [])
+    assert answers.questions == [(NOW.timestamp() - 3600, ["5", "8"], ["n"])]
+    assert seen.job("5_1", OURS).row is not None and seen.job("5_0", OURS) == ABSENT and seen.job("9", OURS) == SILENT
+    silent = Answers(queue=DOWN)
+    Observation(NOW, DOWN, silent).ask_history(NOW, ["8"], [])
+    assert silent.questions == [], "a queue that is silent is no reason to burden the accounts"
+
+
+def test_an_observation_began_before_the_queue_was_asked() -> None:
+    """The other way round a job submitted in between would be taken for one that the queue should have shown."""
+    order: list[str] = []
+
+    class Clock:
+        def now(self) -> datetime:
+            order.append("clock")
+            return NOW
+
+    class Queue(Answers):
+        def listing(self) -> Listing | NoAnswer:
+            order.append("queue")
+            return Listing(())
+
+    assert observe(cast(Any, Clock()), Queue()).started == NOW
+    assert order == ["clock", "queue"]
