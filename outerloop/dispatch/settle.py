@@ -157,8 +157,11 @@ def just_sent(observation: Observation, attempt: Attempt, directory: SlotDirecto
     )
 
 
-def _fold_one(context: Context, observation: Observation, attempt_id: int, folded: Folded) -> None:
-    to_cancel: list[str] = []
+def _fold_one(
+    context: Context, observation: Observation, attempt_id: int, folded: Folded, *, cancelled: bool = False
+) -> None:
+    """`cancelled`: the cluster took the request to cancel this attempt's job, which is still queued."""
+    to_cancel = ""
     with context.record.transaction("tx.observe") as session:
         # Rows are locked in the order of the tables: the slot first, as everywhere.
         both = select(Slot, Attempt).join(Attempt, Attempt.slot_id == Slot.id).where(Attempt.id == attempt_id)
@@ -177,6 +180,7 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
         row = sighting.row if answered else None
         result = directory.result(attempt.n)
         facts = _facts(result, slot.kind)
+        reason_before = attempt.slurm_reason
         if answered:
             _note_row(attempt, row, observation.started)
         stalled_before, suspect_before = _said_of_earlier(session, attempt)
@@ -224,19 +228,30 @@ def _fold_one(context: Context, observation: Observation, attempt_id: int, folde
             attempt.absent_at = None
         if not decision.settles or (decision.action is Action.DONE and result is None):
             return
-        apply_decision(context, session, slot, attempt, decision, node=evidence.node, result=result)
-        folded.settled += 1
-        waiting = select(Await.run_id).where(Await.attempt_id == attempt.id)
-        session.execute(
-            update(Run)
-            .where(Run.id.in_(waiting), Run.state == "waiting")
-            .values(due_at=observation.started)
-            .execution_options(synchronize_session=False)
-        )
-        if row is not None and not row.state.final and decision.action in {Action.HOPELESS, Action.INFRASTRUCTURE}:
-            to_cancel.append(attempt.job_id)
-    if to_cancel:
-        cancel_jobs(context, to_cancel)
+        still_queued = row is not None and not row.state.final
+        if still_queued and not cancelled and decision.action in {Action.HOPELESS, Action.INFRASTRUCTURE}:
+            # Settled only when the request was delivered: nobody looks at a settled attempt's job any more. The reason
+            # comes first, so that one who dies in between does not leave a job that a user seems to have cancelled.
+            attempt.cancel_reason = attempt.cancel_reason or f"{decision.reason}: {decision.detail}"
+            attempt.slurm_reason = reason_before  # or a sweep would find nothing new about it
+            to_cancel = attempt.job_id
+        else:
+            apply_decision(context, session, slot, attempt, decision, node=evidence.node, result=result)
+            folded.settled += 1
+            waiting = select(Await.run_id).where(Await.attempt_id == attempt.id)
+            session.execute(
+                update(Run)
+                .where(Run.id.in_(waiting), Run.state == "waiting")
+                .values(due_at=observation.started)
+                .execution_options(synchronize_session=False)
+            )
+    if not to_cancel:
+        return
+    refused = cancel_jobs(context, [to_cancel])
+    if refused is not None:
+        folded.notes.append(f"job {to_cancel} can never run and could not be cancelled: {refused.why}")
+        return
+    _fold_one(context, observation, attempt_id, folded, cancelled=True)
 
 
 def _of_a_member(evidence: Evidence, directory: SlotDirectory, attempt: Attempt) -> Evidence:

@@ -95,11 +95,17 @@ def _body(digest: str, attempt: int, me: Identity, env: Mapping[str, str]) -> di
 
 
 def claim(folder: str, digest: str, attempt: int, me: Identity, env: Mapping[str, str], resumable: bool) -> None:
-    """Claim the attempt in `folder`. Raises Refusal (95 or 99), after which nothing was touched, or OSError."""
+    """Claim the attempt in `folder`. Raises Refusal (95 or 99), after which nothing was touched, or OSError.
+
+    An attempt that is settled is not begun any more, nor gone on with: its job was believed gone, another attempt has
+    its place, and two of them would work in one `state/` and on twice the hardware.
+    """
     path = os.path.join(folder, layout.CLAIM)
     body = _body(digest, attempt, me, env)
-    if not files.listed(path) and files.publish(path, files.encode(body)):
-        return
+    if not files.listed(path):
+        _refuse_settled(folder, attempt, me)
+        if files.publish(path, files.encode(body)):
+            return
     try:
         holder = files.read_object(path)
     except (OSError, ValueError) as error:
@@ -110,12 +116,19 @@ def claim(folder: str, digest: str, attempt: int, me: Identity, env: Mapping[str
         raise Refusal(layout.EXIT_NOT_CLAIMANT, f"attempt {attempt} is claimed by {who}, this is {me.job_id}")
     if not resumable:
         raise Refusal(layout.EXIT_RESTARTED, f"job {me.job_id} was restarted, but this work cannot resume")
+    _refuse_settled(folder, attempt, me)
     own = os.path.join(folder, layout.restart_folder(me.restart))
     os.makedirs(own, exist_ok=True)
     # One process per restart may take over, however many there are.
     if not files.publish(os.path.join(own, layout.CLAIM), files.encode(body)):
         raise Refusal(layout.EXIT_NOT_CLAIMANT, f"restart {me.restart} of job {me.job_id} is claimed already")
     files.replace(path, files.encode(body))
+
+
+def _refuse_settled(folder: str, attempt: int, me: Identity) -> None:
+    if files.listed(os.path.join(folder, layout.SETTLED)):
+        why = f"attempt {attempt} was settled before job {me.job_id} (restart {me.restart}) began"
+        raise Refusal(layout.EXIT_NOT_CLAIMANT, why)
 
 
 def confirm(folder: str, digest: str, attempt: int, me: Identity, env: Mapping[str, str]) -> None:

@@ -16,6 +16,8 @@ import pytest
 from outerloop.compute.protocol import Listing, NoAnswer
 from outerloop.controller.advance import advance
 from outerloop.controller.tick import dry_tick
+from outerloop.dispatch.observe import observe
+from outerloop.dispatch.settle import fold_attempts, live_attempts
 from outerloop.record.models import Attempt, Heartbeat, Slot, Wake
 from tests.controller_rig.cluster import FileCluster
 from tests.controller_rig.world import World
@@ -250,6 +252,29 @@ def test_a_silent_queue_changes_nothing(world: World) -> None:
     assert sorted(outcomes(world)) == ["done"] * 2 + ["infrastructure LOST"] * 2
 
 
+def test_an_answer_says_nothing_of_what_was_submitted_after_it_began(world: World) -> None:
+    """A tick asks the queue, and then somebody submits: absence from that answer is no absence, however short the
+    grace; what it does show counts."""
+    deployment = world.open()
+    try:
+        context = deployment.context
+        before = observe(context.record, context.compute)
+        world.submit("better")
+        for _ in range(3):
+            with context.record.reading() as session:
+                live = live_attempts(session, context.record.realm_id)
+            assert len(live) == 2 and fold_attempts(context, before, live).settled == 0
+        assert [a.absent_at for a in world.rows(Attempt)] == [None, None] and outcomes(world) == []
+        first, second = world.measuring_jobs()
+        world.cluster.vanish(first)
+        world.cluster.change(second, state="node_fail")
+        after = observe(context.record, context.compute)
+        assert sum(fold_attempts(context, after, live).settled for _ in range(2)) == 2
+    finally:
+        deployment.close()
+    assert sorted(outcomes(world)) == ["infrastructure LOST", "infrastructure NODE_FAIL"]
+
+
 @pytest.mark.parametrize("accounts", ["off", "silent"])
 def test_row_50_row_51_accounts_that_are_off_or_silent(world: World, accounts: str) -> None:
     """Results speak for themselves; without a result, silence is no loss, while accounts that are off are no excuse."""
@@ -428,8 +453,12 @@ def test_node_fail_excludes_the_node_and_its_late_result_is_never_read(world: Wo
     world.tick()
     [third] = set(world.measuring_jobs()) - {first, second}
     assert world.cluster.jobs()[third]["exclude"] == ["n1"]
-    assert world.cluster.execute(first) == 0  # the zombie lives on and finishes
     slot = world.slot_folder(first)
+    settled = slot / "attempts" / "1" / "settled.json"
+    assert world.cluster.execute(first) == 95, "nobody begins an attempt that is settled"
+    settled.rename(settled.with_name("later"))
+    assert world.cluster.execute(first) == 0  # a zombie that had begun before lives on and finishes
+    settled.with_name("later").rename(settled)
     assert (slot / "attempts" / "1" / "result.json").exists()
     world.cluster.change(first, state="node_fail")
     for _ in range(2):
@@ -542,6 +571,30 @@ def test_row_28_a_job_that_can_never_start_is_cancelled_and_blocks(world: World)
     assert state(world, run_id) == ("blocked", "INFRASTRUCTURE")
     assert "PartitionTimeLimit" in world.run(run_id).state_detail
     world.retry(run_id)
+    finish(world)
+
+
+@pytest.mark.parametrize("reason", ["launch failed requeued held", "PartitionTimeLimit"])
+def test_a_job_that_can_never_start_is_not_forgotten_while_its_cancel_is_not_delivered(
+    world: World, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    run_id = world.submit("better")
+    first, second = world.measuring_jobs()
+    world.cluster.execute(second)
+    world.cluster.change(first, reason=reason)
+    plain = FileCluster.cancel
+    monkeypatch.setattr(FileCluster, "cancel", lambda cluster, ids: NoAnswer("connect failure"))
+    for _ in range(2):
+        notes = world.tick().notes
+        assert any(f"job {first} can never run and could not be cancelled: connect failure" in note for note in notes)
+        assert world.cluster.jobs()[first]["state"] == "pending" and outcomes(world) == ["done"]
+    monkeypatch.setattr(FileCluster, "cancel", plain)
+    pid = world.forked(lambda: world.tick(), fault="after:compute.cancel:kill")
+    assert pid == -9 and world.cluster.jobs()[first]["state"] == "cancelled", "killed between request and record"
+    world.tick()
+    assert "user" not in " ".join(outcomes(world)), "nobody but us cancelled it"
+    if world.run(run_id).state == "blocked":
+        world.retry(run_id)
     finish(world)
 
 

@@ -117,6 +117,24 @@ def test_a_restart_that_can_resume_takes_over_and_goes_on(rig: Rig) -> None:
     assert slot.run() == layout.EXIT_NOT_CLAIMANT
 
 
+def test_row_66_a_settled_attempt_is_neither_begun_nor_gone_on_with(rig: Rig) -> None:
+    """Believed lost or held, its job comes to run all the same, or Slurm restarts it: another attempt has its place."""
+    slot = counted(rig)
+    (slot.attempt() / layout.SETTLED).write_text("{}")
+    before = slot.snapshot()
+    assert slot.run() == layout.EXIT_NOT_CLAIMANT and "settled" in slot.said
+    assert slot.snapshot() == before and runs(rig) == 0
+    resumable = rig.slot(RESUMING, determinants={"env": {"COUNT": str(rig.root / "count")}}, work={"resumable": True})
+    job = resumable.start()
+    until(lambda: (resumable.path / "state" / "step").exists(), "it has a checkpoint")
+    job.kill()
+    job.communicate(timeout=60)
+    (resumable.attempt() / layout.SETTLED).write_text("{}")
+    before = resumable.snapshot()
+    assert resumable.run(env={"SLURM_RESTART_COUNT": "1"}) == layout.EXIT_NOT_CLAIMANT
+    assert resumable.snapshot() == before and runs(rig) == 1
+
+
 def test_a_zombie_of_an_earlier_start_writes_no_result_over_a_later_one(rig: Rig) -> None:
     """A frozen first start wakes up after its restart took over."""
     command = 'echo run >> "$COUNT"; while [ ! -e "$GO" ]; do sleep 0.02; done; echo "m $(wc -l < "$COUNT")"'
