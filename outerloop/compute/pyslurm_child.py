@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
 from outerloop.compute.pyslurm_words import RECORD_FIELDS
@@ -35,6 +36,9 @@ def main(arguments: list[str]) -> int:
         return 0
     _say(answers, {"hello": str(getattr(pyslurm, "__version__", ""))})
     for line in sys.stdin:
+        if not line.endswith("\n"):
+            # Whoever asked died in the middle of the sentence.
+            break
         request = json.loads(line)
         number = request["number"]
 
@@ -55,7 +59,12 @@ def main(arguments: list[str]) -> int:
 def _carry_out(pyslurm: Any, request: dict[str, Any], begun: Callable[[], None]) -> dict[str, Any]:
     match request["do"]:
         case "submit":
-            description = pyslurm.JobSubmitDescription(**request["description"])
+            if b"\r" in Path(request["description"]["script"]).read_bytes():
+                # It reads with universal newlines: the job would run another script than the one that was given.
+                return {"error": "cannot", "text": "a carriage return in the script"}
+            # Unset or empty, the library asks for profiling of energy, network, tasks and file system. Something that
+            # is there and holds nothing leaves it to the site, as sbatch does.
+            description = pyslurm.JobSubmitDescription(**request["description"], profile_types=iter(()))
             begun()
             return {"ok": description.submit()}
         case "cancel":

@@ -1,7 +1,8 @@
 """Between our jobs and pyslurm's words: requests, errors and job records. Pure; never imports pyslurm.
 
 Covered: a JobSpec as the attributes of `pyslurm.JobSubmitDescription`, or why they cannot say it; what an error of a
-submission means; job records with their quirks. Not covered: asking (pyslurm_child.py), when to ask (slurm_api.py).
+submission means; job records with their quirks; whose release fits whose. Not covered: asking (pyslurm_child.py), when
+to ask (slurm_api.py).
 
 Every quirk named here was measured with pyslurm 25.11.2 on Slurm 25.11.7.
 """
@@ -20,7 +21,7 @@ from outerloop.compute.reasons import classify_refusal
 from outerloop.compute.states import parse_state
 from outerloop.compute.walltime import format_minutes
 
-__all__ = ["PYSLURM_RELEASE", "RECORD_FIELDS", "CannotSay", "describe", "read_error", "read_records"]
+__all__ = ["PYSLURM_RELEASE", "RECORD_FIELDS", "CannotSay", "describe", "fits", "read_error", "read_records"]
 
 PYSLURM_RELEASE = "25.11"
 """The Slurm release whose pyslurm this was measured with; it is built against exactly one."""
@@ -48,11 +49,23 @@ _FIRST_REFUSAL, _LAST_REFUSAL = 2000, 2999
 _CONNECT_FAILURE = 1800
 """The connection was refused: nothing was sent. 1801 to 1803, 1007, 5004 and the rest say less."""
 
+# 25.11.2, 25.11.0-1, 25.11.0rc1, slurm-wlm 25.11.2
+_RELEASE = re.compile(r"(?<![\d.])(\d{2})\.(\d{1,2})(?!\d)")
+
 _LIBRARY_PREFIX = re.compile(r"^\S+: (?:error|fatal): ")
 
 
 class CannotSay(Exception):
     """pyslurm has no right words for this job, and the command line does. Nothing was sent."""
+
+
+def fits(library: str, cluster: str) -> bool:
+    """Whether a pyslurm of this version is for a Slurm of that one, in any spelling: year and month must agree.
+
+    As numbers, for pyslurm leaves out a zero that Slurm writes (26.5.0 is for 26.05.5). Without a version nothing fits.
+    """
+    built, runs = _RELEASE.search(library), _RELEASE.search(cluster)
+    return built is not None and runs is not None and [*map(int, built.groups())] == [*map(int, runs.groups())]
 
 
 def describe(job: JobSpec, tasks: ArrayRange | None, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -66,9 +79,13 @@ def describe(job: JobSpec, tasks: ArrayRange | None, environment: Mapping[str, s
         # Unset, the job would have no name at all.
         "name": job.name,
         "script": str(job.script),
+        # Without the script's path in front the record names no command, and a first argument like it would be lost.
+        "script_args": [str(job.script), *_arguments(job)],
         "working_directory": str(job.workdir),
         "standard_output": str(job.log).replace("%", "%%") + (".%a" if tasks else ""),
         "log_files_open_mode": "append",
+        # Unset, the job's record names no input where sbatch's names this.
+        "standard_in": "/dev/null",
         # A text of digits alone raises TypeError; D-HH:MM:SS works.
         "time_limit": format_minutes(job.minutes),
         # Unset, both would be one, and sbatch makes one task on each node.
@@ -78,7 +95,7 @@ def describe(job: JobSpec, tasks: ArrayRange | None, environment: Mapping[str, s
         "cpus_per_task": job.cpus,
         "is_requeueable": job.requeue,
         # A dictionary is taken as it is; any text with "=" in it, and "NONE", also load the login environment.
-        "environment": {**environment, **job.env, "SLURM_JOB_NAME": job.name},
+        "environment": {**environment, **job.env, **_told(job)},
         **_memory(job),
         **_gpus(lane, job.gpus, job.nodes),
         **_extra(lane),
@@ -91,8 +108,6 @@ def describe(job: JobSpec, tasks: ArrayRange | None, environment: Mapping[str, s
     ):
         if value:
             said[attribute] = value
-    if job.args:
-        said["script_args"] = _arguments(job)
     if tasks is not None:
         said["array"] = f"0-{tasks.count - 1}" + (f"%{tasks.throttle}" if tasks.throttle else "")
     if job.after:
@@ -104,12 +119,37 @@ def describe(job: JobSpec, tasks: ArrayRange | None, environment: Mapping[str, s
     return said
 
 
-def _arguments(job: JobSpec) -> list[str]:
+def _told(job: JobSpec) -> dict[str, str]:
+    """What sbatch tells a job of its request (sbatch(1), OUTPUT ENVIRONMENT VARIABLES) and the library does not.
+
+    srun inside the job takes the CPUs of a task from it, and starts tasks with one CPU without. The rest keeps mpirun
+    and mpiexec from asking for resources of their own. Measured alike on 24.11 and 26.05.
+    """
+    cpus = str(job.cpus)
+    told = {
+        "SLURM_JOB_NAME": job.name,
+        "SLURM_CPUS_PER_TASK": cpus,
+        "SLURM_TRES_PER_TASK": f"cpu={cpus}",
+        "SLURM_NTASKS_PER_NODE": "1",
+        "HYDRA_BOOTSTRAP": "slurm",
+        "HYDRA_LAUNCHER_EXTRA_ARGS": "--external-launcher",
+        "I_MPI_HYDRA_BOOTSTRAP": "slurm",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "--external-launcher",
+        "OMPI_MCA_plm_slurm_args": "--external-launcher",
+        "PRTE_MCA_plm_slurm_args": "--external-launcher",
+    }
+    typed = f"{job.lane.gpu_type}:" if job.lane.gpu_type else ""
+    if job.gpus and job.lane.gpu_flag == "gpus":
+        told["SLURM_GPUS"] = f"{typed}{job.gpus * job.nodes}"
+    if job.gpus and job.lane.gpu_flag == "gpus-per-node":
+        told["SLURM_GPUS_PER_NODE"] = f"{typed}{job.gpus}"
+    return told
+
+
+def _arguments(job: JobSpec) -> tuple[str, ...]:
     if not all(job.args):
         raise CannotSay("an empty argument, and pyslurm drops it with all that follow")
-    if job.args[0] == str(job.script):
-        raise CannotSay("the first argument is the script's own path, which pyslurm takes for the program's name")
-    return list(job.args)
+    return job.args
 
 
 def _memory(job: JobSpec) -> dict[str, Any]:
@@ -125,7 +165,8 @@ def _gpus(lane: Lane, gpus: int, nodes: int) -> dict[str, Any]:
     if not gpus or lane.gpu_flag == "none":
         return {}
     if lane.gpu_flag == "gpus":
-        return {"gpus": {lane.gpu_type: gpus * nodes} if lane.gpu_type else gpus * nodes}
+        # With its prefix: the library takes a bare type with "gpu" in it for a whole name.
+        return {"gpus": {f"gpu:{lane.gpu_type}": gpus * nodes} if lane.gpu_type else gpus * nodes}
     # sbatch's --gpus-per-node and --gres=gpu end in the same request.
     return {"gres_per_node": {f"gpu:{lane.gpu_type}" if lane.gpu_type else "gpu": gpus}}
 

@@ -44,7 +44,7 @@ from outerloop.compute.protocol import (
     Unknown,
     When,
 )
-from outerloop.compute.pyslurm_words import CannotSay, describe, read_error, read_records
+from outerloop.compute.pyslurm_words import CannotSay, describe, fits, read_error, read_records
 from outerloop.compute.slurm import SlurmCli, make_durable_folder
 
 __all__ = ["SlurmApi", "pyslurm_installed"]
@@ -98,7 +98,7 @@ class SlurmApi:
         cluster_version: str | None = None,
     ) -> None:
         """`path` is a folder with pyslurm where outerloop's own environment has none. The first `warm_up` requests go
-        to the command line. `cluster_version` saves the question; with "" pyslurm is used whatever the cluster is."""
+        to the command line. `cluster_version` saves the question."""
         self._cli = cli
         self._path = path
         self._warm_up = warm_up
@@ -152,6 +152,8 @@ class SlurmApi:
                     return Unknown(f"pyslurm succeeded but said {job_id!r} for the job's id")
                 case "rpc":
                     return read_error(answer["errno"], answer["text"], answer["printed"])
+                case "cannot":
+                    return by_command_line(answer["text"])
                 case _:
                     return by_command_line(f"pyslurm does not take it ({answer['text']})")
 
@@ -172,6 +174,7 @@ class SlurmApi:
                     self._lost()
                     break
                 if answer.get("error") and answer.get("errno") not in _NOTHING_TO_CANCEL:
+                    log.debug("cancelled by scancel: %s", _complaint(answer))
                     break
                 whole.pop(0)
         left += whole
@@ -188,7 +191,9 @@ class SlurmApi:
                     except _Died:
                         self._lost()
                     else:
-                        if not answer.get("error"):
+                        if answer.get("error"):
+                            log.debug("looked up by scontrol: %s", _complaint(answer))
+                        else:
                             for row in read_records([answer["ok"]]):
                                 knows_its_exit = not row.state.final or row.exit_code is not None
                                 if row.job_id == job_id and knows_its_exit:
@@ -255,9 +260,9 @@ class SlurmApi:
                 raise _Died(f"the cluster does not say its version: {limits.why}", False)
             cluster = self._cluster_version = limits.version
         child = _Child(self._cli.environment(), self._path, self._load_seconds)
-        if cluster and _release(child.version) != _release(cluster):
+        if not fits(child.version, cluster):
             child.end()
-            raise _Died(f"pyslurm {child.version} does not fit Slurm {cluster}", False)
+            raise _Died(f"pyslurm {child.version} does not fit Slurm {cluster or 'that tells no version'}", False)
         return child
 
     def _lost(self) -> None:
@@ -394,19 +399,25 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _release(version: str) -> tuple[str, ...]:
-    return tuple(version.split(".")[:2])
+def _complaint(answer: Mapping[str, Any]) -> str:
+    where = "" if answer["error"] == "rpc" else "pyslurm does not take it: "
+    return f"{where}{answer['text']}"
 
 
 def _of_the_submitter() -> dict[str, str]:
     """What sbatch tells a job of its submitter and pyslurm does not (sbatch(1), OUTPUT ENVIRONMENT VARIABLES).
-    slurmstepd takes the job's umask from SLURM_UMASK."""
+    slurmstepd takes the job's umask from SLURM_UMASK, and its niceness where slurm.conf has PropagatePrioProcess."""
     umask = "0022"
     # os.umask cannot be read without being set; Linux shows it too.
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         umask = next(line.split()[1] for line in lines if line.startswith("Umask:"))
-    return {"SLURM_UMASK": umask, "SLURM_SUBMIT_DIR": str(Path.cwd()), "SLURM_SUBMIT_HOST": socket.gethostname()}
+    return {
+        "SLURM_UMASK": umask,
+        "SLURM_SUBMIT_DIR": str(Path.cwd()),
+        "SLURM_SUBMIT_HOST": socket.gethostname(),
+        "SLURM_PRIO_PROCESS": str(os.getpriority(os.PRIO_PROCESS, 0)),
+    }
 
 
 if __name__ == "__main__":

@@ -6,15 +6,18 @@ test-pyslurm`, on a machine with Slurm 25.11 and pyslurm) the same tests run on 
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outerloop.compute.protocol import Accepted, JobRow, JobSpec, JobState, Lane, LooksUp
+from outerloop.compute import slurm_api
+from outerloop.compute.protocol import Accepted, JobRow, JobSpec, JobState, Lane, LooksUp, Refused
 from outerloop.compute.slurm import SlurmCli
 from outerloop.compute.slurm_api import SlurmApi
 from tests.slurm.cluster import DevCluster
@@ -24,8 +27,11 @@ from tests.unit.compute.contract import Bench, ComputeContract
 pytestmark = pytest.mark.slurm
 
 
+@dataclass
 class SlurmBench(Bench):
     """Lanes that this cluster has."""
+
+    stand_in: bool = False
 
     def job(self, name: str, body: str, **changes: Any) -> JobSpec:
         made = super().job(name, body, **changes)
@@ -33,7 +39,9 @@ class SlurmBench(Bench):
 
 
 @pytest.fixture(params=["cli", "pyslurm"])
-def bench(request: pytest.FixtureRequest, cluster: DevCluster, tmp_path: Path) -> Iterator[Bench]:
+def bench(
+    request: pytest.FixtureRequest, cluster: DevCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> Iterator[SlurmBench]:
     cli = SlurmCli(bin_dir=cluster.bin, slurm_conf=cluster.slurm_conf)
     if request.param == "cli":
         yield SlurmBench(cli, tmp_path, lane=Lane("default"))
@@ -43,11 +51,14 @@ def bench(request: pytest.FixtureRequest, cluster: DevCluster, tmp_path: Path) -
     path = None if real else place(tmp_path / "library", bin=str(cluster.bin))
     api = SlurmApi(cli, path=path, warm_up=0, cluster_version=None if real else "25.11.7")
     assert api.why_not() == ""
-    yield SlurmBench(api, tmp_path, lane=Lane("default"))
+    caplog.set_level(logging.DEBUG, logger=slurm_api.__name__)
+    yield SlurmBench(api, tmp_path, lane=Lane("default"), stand_in=not real)
     why_not = api.why_not()
     api.close()
     cluster.cancel_all()
     assert why_not == "", "a request lost its process"
+    told = [record.getMessage() for record in caplog.get_records("call")]
+    assert not [line for line in told if "does not take it" in line], "the command line did the library's work"
 
 
 class TestContract(ComputeContract):
@@ -85,3 +96,46 @@ class TestContract(ComputeContract):
         bench.until_state(job_id, JobState.COMPLETED)
         bench.until(lambda: job.log.read_text().count("\n") == 3, "the log")
         assert job.log.read_text() == f"0027\nmasked\n{Path.cwd()}\n"
+
+    def test_a_job_has_the_environment_and_the_limits_that_sbatch_gives_it(
+        self, bench: SlurmBench, cluster: DevCluster
+    ) -> None:
+        """srun and mpirun inside a job read what sbatch told it of its request, and users' scripts do."""
+        by_sbatch = SlurmCli(bin_dir=cluster.bin, slurm_conf=cluster.slurm_conf)
+        job = replace(bench.job("told", "env"), cpus=3, memory_mb=500, requeue=True, env={"SEED": "7"})
+        job = replace(job, args=("a b", str(job.script)))
+        jobs = [replace(job, log=bench.folder / which / "log") for which in ("theirs", "ours")]
+        ids = [by_sbatch.submit(jobs[0]), bench.compute.submit(jobs[1])]
+        for outcome in ids:
+            assert isinstance(outcome, Accepted), outcome
+            bench.until_state(outcome.job_id, JobState.COMPLETED)
+        theirs, ours = (
+            {
+                name: value
+                for name, value in (line.split("=", 1) for line in each.log.read_text().splitlines() if "=" in line)
+                if not re.search(r"ID$|JOBID$|TIME$", name)
+            }
+            for each in jobs
+        )
+        assert theirs.items() <= ours.items()
+        if not bench.stand_in:
+            # What 25.11 tells a job more than 22.05 does, the stand-in is told on 22.05 too.
+            assert ours == theirs
+        shown = [
+            re.findall(
+                r" ((?:TimeLimit|ReqTRES|MinMemory\w+|CPUs/Task|Requeue|Command|StdIn|WorkDir|NumNodes|Account)=\S*)",
+                cluster.run("scontrol", "-o", "show", "job", outcome.job_id),
+            )
+            for outcome in ids
+            if isinstance(outcome, Accepted)
+        ]
+        assert shown[0] == shown[1] and len(shown[0]) >= 6
+
+    def test_a_script_arrives_byte_for_byte_or_is_refused(self, bench: Bench) -> None:
+        job = bench.job("bytes", "printf 'a\rb' | od -An -c")
+        bench.until_state(bench.submit(job), JobState.COMPLETED)
+        bench.until(lambda: "b" in job.log.read_text(), "the log")
+        assert job.log.read_text().split() == ["a", "\\r", "b"]
+        job.script.write_bytes(b"#!/bin/sh\r\necho\r\n")
+        refused = bench.compute.submit(replace(job, name="dos"))
+        assert isinstance(refused, Refused) and refused.reason == "SCRIPT_TEXT"

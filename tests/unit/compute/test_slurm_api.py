@@ -35,7 +35,7 @@ from outerloop.compute.protocol import (
     Unknown,
     When,
 )
-from outerloop.compute.pyslurm_words import CannotSay, describe, read_error, read_records
+from outerloop.compute.pyslurm_words import CannotSay, describe, fits, read_error, read_records
 from outerloop.compute.rows import squeue_listing
 from outerloop.compute.slurm import SlurmCli
 from outerloop.compute.slurm_api import SlurmApi, pyslurm_installed
@@ -128,14 +128,29 @@ def test_a_library_that_never_finishes_loading_is_given_up(fake: FakeSlurm, job:
     assert "no answer in time" in api.why_not()
 
 
-@pytest.mark.parametrize(("cluster", "fits"), [("25.11.7", True), ("25.11.0", True), ("24.11.5", False), ("", True)])
+@pytest.mark.parametrize(("cluster", "fitting"), [("25.11.0-1", True), ("24.11.5", False), ("", False)])
 def test_only_the_release_that_it_was_built_for(
-    cluster: str, fits: bool, make: Make, fake: FakeSlurm, job: JobSpec
+    cluster: str, fitting: bool, make: Make, fake: FakeSlurm, job: JobSpec
 ) -> None:
     fake.rule("sbatch", stdout="900123\n")
     api = make(cluster_version=cluster)
-    assert api.submit(job) == Accepted("4711" if fits else "900123")
-    assert api.why_not() == ("" if fits else f"pyslurm 25.11.2 does not fit Slurm {cluster}")
+    assert api.submit(job) == Accepted("4711" if fitting else "900123")
+    told = cluster or "that tells no version"
+    assert api.why_not() == ("" if fitting else f"pyslurm 25.11.2 does not fit Slurm {told}")
+
+
+@pytest.mark.parametrize(
+    ("library", "cluster", "fitting"),
+    [
+        *(("25.11.2", version, True) for version in ("25.11.7", "25.11.0-1", "25.11.0rc1", "25.11", "25.11.0-0rc1")),
+        *(("25.11.2", version, True) for version in ("slurm 25.11.0-1", "slurm-wlm 25.11.2", "slurm-wlm 25.11.2-1+b1")),
+        *(("25.11.2", version, False) for version in ("25.05.3", "24.11.5", "2.25.11", "125.11", "25.110.1", "25.1")),
+        *(("25.11.2", version, False) for version in ("", "N/A", "unknown", "11.25.11")),
+        *(("26.5.0", "26.05.5", True), ("26.5.0", "26.11.0", False), ("", "25.11.2", False), ("", "", False)),
+    ],
+)
+def test_years_and_months_of_releases_are_compared_as_numbers(library: str, cluster: str, fitting: bool) -> None:
+    assert fits(library, cluster) is fitting
 
 
 def test_the_clusters_version_is_asked_once_and_without_an_answer_the_command_line_does(
@@ -344,10 +359,12 @@ def test_a_job_says_everything_that_the_library_would_fill_in_differently(
     (said,) = descriptions(tmp_path)
     environment = said.pop("job_environment")
     assert said.pop("environment") == environment
+    assert said.pop("profile") == []
     assert said == {
         "name": job.name,
         "script": str(job.script),
-        "script_args": ["--x", "two words"],
+        "script_args": [str(job.script), "--x", "two words"],
+        "standard_in": "/dev/null",
         "working_directory": str(tmp_path),
         "standard_output": f"{tmp_path}/slot/100%% of %%j.log.%a",
         "log_files_open_mode": "append",
@@ -371,8 +388,13 @@ def test_a_job_says_everything_that_the_library_would_fill_in_differently(
     }
     assert environment["SEED"] == "7" and "leak" not in environment.values()
     slurms = {name: value for name, value in environment.items() if name.startswith("SLURM_")}
-    assert slurms.keys() == {"SLURM_JOB_NAME", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_UMASK"}
+    assert slurms.keys() == {
+        *("SLURM_JOB_NAME", "SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_NODE"),
+        *("SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_UMASK", "SLURM_PRIO_PROCESS", "SLURM_GPUS_PER_NODE"),
+    }
     assert (slurms["SLURM_JOB_NAME"], slurms["SLURM_SUBMIT_DIR"]) == (job.name, str(Path.cwd()))
+    assert (slurms["SLURM_CPUS_PER_TASK"], slurms["SLURM_TRES_PER_TASK"]) == ("3", "cpu=3")
+    assert slurms["SLURM_GPUS_PER_NODE"] == "a100:2"
     assert int(slurms["SLURM_UMASK"], 8) < 0o1000
 
 
@@ -380,7 +402,8 @@ def test_a_job_says_everything_that_the_library_would_fill_in_differently(
     ("lane", "said"),
     [
         (Lane("x", gpu_flag="gpus"), {"gpus": 6}),
-        (Lane("x", gpu_flag="gpus", gpu_type="h200"), {"gpus": {"h200": 6}}),
+        (Lane("x", gpu_flag="gpus", gpu_type="h200"), {"gpus": {"gpu:h200": 6}}),
+        (Lane("x", gpu_flag="gpus", gpu_type="gpu-big"), {"gpus": {"gpu:gpu-big": 6}}),
         (Lane("x", gpu_flag="gres"), {"gres_per_node": {"gpu": 2}}),
         (Lane("x", gpu_flag="none"), {}),
         (Lane("x", gpu_flag="none", memory_flag="none"), {}),
@@ -399,7 +422,6 @@ def test_gpus_and_memory_in_the_spelling_of_the_lane(lane: Lane, said: dict[str,
     "changes",
     [
         {"args": ("a", "", "b")},
-        {"args": ("SCRIPT", "b")},
         {"lane": Lane("x", extra=("--exclusive",))},
         {"lane": Lane("x", extra=("--switches=1",))},
     ],
@@ -408,21 +430,21 @@ def test_what_the_library_would_get_wrong_goes_to_sbatch(
     changes: dict[str, Any], make: Make, fake: FakeSlurm, job: JobSpec, tmp_path: Path
 ) -> None:
     fake.rule("sbatch", stdout="900123\n")
-    args = tuple(str(job.script) if arg == "SCRIPT" else arg for arg in changes.get("args", ()))
-    spec = replace(job, **{**changes, "args": args})
+    spec = replace(job, **changes)
     with pytest.raises(CannotSay):
         describe(spec, None, {})
     assert make().submit(spec) == Accepted("900123")
     assert descriptions(tmp_path) == []
 
 
-@pytest.mark.parametrize("content", [b"#!/bin/sh\n# \x00\n", b"#!/bin/sh\n# \xff\n"])
-def test_a_script_that_the_library_refuses_to_read_goes_to_sbatch(
-    content: bytes, make: Make, fake: FakeSlurm, job: JobSpec
+@pytest.mark.parametrize("content", [b"\n# \x00\n", b"\n# \xff\n", b"\nprintf 'a\rb'\n", b"\r\n"])
+def test_a_script_that_the_library_refuses_or_would_change_goes_to_sbatch(
+    content: bytes, make: Make, fake: FakeSlurm, job: JobSpec, tmp_path: Path
 ) -> None:
     fake.rule("sbatch", stdout="900123\n")
-    job.script.write_bytes(content)
+    job.script.write_bytes(b"#!/bin/sh" + content)
     assert make().submit(job) == Accepted("900123")
+    assert descriptions(tmp_path) == []
 
 
 def test_more_than_a_pipe_holds_goes_to_sbatch(make: Make, fake: FakeSlurm, job: JobSpec) -> None:
