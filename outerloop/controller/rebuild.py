@@ -28,9 +28,10 @@ from outerloop.controller.plan import ensure_slot
 from outerloop.controller.submit import insert_run
 from outerloop.controller.unrecorded import stranger
 from outerloop.dispatch.arrays import member_job
+from outerloop.dispatch.budget import hours_asked
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action
-from outerloop.dispatch.settle import change_slot, decision_from_disk, settle_row
+from outerloop.dispatch.settle import change_slot, decision_from_disk, settle_hours, settle_row
 from outerloop.dispatch.submit import walltime_minutes
 from outerloop.job import layout
 from outerloop.printable import one_line
@@ -270,6 +271,7 @@ def _attempt(
         minutes=walltime_minutes(slot.order, context.patience.margin_minutes),
         command_minutes=float(order.get("minutes") or slot.order["minutes"]),
     )
+    attempt.gpu_hours_reserved = hours_asked(slot.order, attempt.minutes)
     session.add(attempt)
     session.flush()
     session.refresh(attempt)
@@ -285,5 +287,10 @@ def _attempt(
     attempt.node = str((settled or {}).get("node") or "")
     attempt.slurm_state = str((settled or {}).get("state") or "")
     settle_row(attempt, decision, at)
+    hours = (settled or {}).get("gpu_hours")
+    if isinstance(hours, int | float) and not isinstance(hours, bool):
+        attempt.gpu_hours_used = min(max(0.0, float(hours)), attempt.gpu_hours_reserved)
+    else:  # settled by an earlier version
+        settle_hours(attempt, directory, None if decision.action is Action.SUPERSEDED else result, None)
     change_slot(context, slot, attempt, decision, now=at, node=attempt.node, result=result)
     session.flush()

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from outerloop.record.models import Attempt, Slot
 
-__all__ = ["Budget", "BudgetExceeded", "reserve", "spent_by_submitter", "spent_gpu_hours"]
+__all__ = ["Budget", "BudgetExceeded", "hours_asked", "hours_used", "reserve", "spent_by_submitter", "spent_gpu_hours"]
 
 
 class Charged(Protocol):
@@ -72,6 +72,24 @@ def spent_by_submitter(session: Session, realm_id: int, submitter: str) -> float
     return float(total or 0.0)
 
 
+def hours_asked(order: Mapping[str, Any], minutes: float) -> float:
+    """GPU-hours of an attempt that uses all of its walltime on all of its nodes."""
+    return int(order.get("gpus", 0)) * int(order.get("nodes", 1)) * minutes / 60
+
+
+def hours_used(reserved: float, minutes: float, *, measured: float | None, elapsed: float | None, began: bool) -> float:
+    """What a settled attempt is charged of its reservation for `minutes` of walltime. Pure.
+
+    `measured` are the seconds that its result accounts for, `elapsed` those that the cluster gave to its job, None
+    where that is not known. An attempt that never began (refused, cancelled while it pended, held) is charged nothing
+    unless the cluster says that its job had the hardware; one that began and left no trace, all of it.
+    """
+    seconds = measured if measured is not None else elapsed
+    if seconds is None:
+        return reserved if began else 0.0
+    return min(reserved, reserved / minutes * seconds / 60) if minutes else 0.0
+
+
 def reserve(session: Session, slot: Charged, minutes: float, budget: Budget, drafted: float = 0.0) -> float:
     """GPU-hours that an attempt of this slot reserves. Raises BudgetExceeded when they are not there.
 
@@ -79,8 +97,7 @@ def reserve(session: Session, slot: Charged, minutes: float, budget: Budget, dra
 
     Two reservations for one target wait for each other, so that together they cannot exceed the limit.
     """
-    gpus = int(slot.order.get("gpus", 0)) * int(slot.order.get("nodes", 1))
-    asked = gpus * minutes / 60
+    asked = hours_asked(slot.order, minutes)
     if asked == 0:
         return asked
     _reserve_of_submitter(session, slot, asked, budget, drafted)

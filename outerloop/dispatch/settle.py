@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from outerloop.compute.names import is_pack
 from outerloop.compute.protocol import JobRow, JobState, NoAnswer
+from outerloop.dispatch.budget import hours_used
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, Evidence, ResultFacts, read_evidence
 from outerloop.dispatch.live import Live
@@ -44,6 +45,7 @@ __all__ = [
     "live_attempts",
     "make_due",
     "open_attempts",
+    "settle_hours",
 ]
 
 BACKOFF_CEILING = timedelta(hours=1)
@@ -236,7 +238,8 @@ def _fold_one(
             attempt.slurm_reason = reason_before  # or a sweep would find nothing new about it
             to_cancel = attempt.job_id
         else:
-            apply_decision(context, session, slot, attempt, decision, node=evidence.node, result=result)
+            node, elapsed = evidence.node, evidence.elapsed_seconds
+            apply_decision(context, session, slot, attempt, decision, node=node, result=result, elapsed=elapsed)
             folded.settled += 1
             waiting = select(Await.run_id).where(Await.attempt_id == attempt.id)
             session.execute(
@@ -277,8 +280,12 @@ def apply_decision(
     *,
     node: str = "",
     result: Result | None = None,
+    elapsed: float | None = None,
 ) -> None:
-    """Settle an attempt in an open transaction that holds its slot's row lock. Publishes the pin and settled.json."""
+    """Settle an attempt in an open transaction that holds its slot's row lock. Publishes the pin and settled.json.
+
+    `elapsed`: seconds that the cluster gave to its job, where it says so.
+    """
     directory = context.slot(slot.digest)
     now = session.scalar(select(func.clock_timestamp()))
     if decision.action is Action.DONE and result is not None:
@@ -288,6 +295,7 @@ def apply_decision(
     if attempt.array_task is not None and not is_pack(attempt.array_name):
         # A task that never began made no folder: its log is then all that there is to read.
         directory.link_log(attempt.n, context.root.array(attempt.array_name) / f"{ARRAY_LOG}.{attempt.array_task}")
+    settle_hours(attempt, directory, None if decision.action is Action.SUPERSEDED else result, elapsed)
     directory.settle(
         attempt.n,
         {
@@ -298,13 +306,13 @@ def apply_decision(
             "node": node or attempt.node,
             "job_id": attempt.job_id,
             "exclude_node": decision.exclude_node,
+            "gpu_hours": attempt.gpu_hours_used,
         },
     )
     if decision.action is Action.SUPERSEDED:
         # A record that is older than the disk: the slot has its value, and no further attempt could replace it.
         result = directory.value()
     settle_row(attempt, decision, now)
-    _settle_budget(attempt, None if decision.action is Action.SUPERSEDED else result)
     change_slot(context, slot, attempt, decision, now=now, node=node or attempt.node, result=result)
 
 
@@ -389,15 +397,15 @@ def _backoff(context: Context, tries: int) -> timedelta:
     return min(timedelta(seconds=context.patience.backoff * 2 ** (tries - 1)), BACKOFF_CEILING)
 
 
-def _settle_budget(attempt: Attempt, result: Result | None) -> None:
+def settle_hours(attempt: Attempt, directory: SlotDirectory, result: Result | None, elapsed: float | None) -> None:
+    """Charge an attempt with what it used of the GPU-hours that it reserved."""
     if attempt.gpu_hours_reserved == 0:
         return
-    if result is None:
-        attempt.gpu_hours_used = attempt.gpu_hours_reserved
-        return
-    seconds = sum(result.phase_seconds(phase) or 0.0 for phase in ("setup", "command", "score"))
-    hours_per_minute = attempt.gpu_hours_reserved / attempt.minutes if attempt.minutes else 0.0
-    attempt.gpu_hours_used = min(attempt.gpu_hours_reserved, hours_per_minute * seconds / 60)
+    phases = ("setup", "command", "score")
+    measured = None if result is None else sum(result.phase_seconds(phase) or 0.0 for phase in phases)
+    began = result is not None or directory.claim(attempt.n) is not None
+    reserved = attempt.gpu_hours_reserved
+    attempt.gpu_hours_used = hours_used(reserved, attempt.minutes, measured=measured, elapsed=elapsed, began=began)
 
 
 def _said_before(directory: SlotDirectory, n: int, result: Result | None) -> Decision | None:

@@ -83,7 +83,8 @@ Exit codes of the program: 0 a measured value, 1 a result that says what failed,
 95 to 99 below, 128 + n ended by signal n (with a result that says so).
 
 settled.json
-    {"schema": 1, "attempt", "outcome", "reason", "detail", "state", "node", "job_id", "at"}
+    {"schema": 1, "attempt", "outcome", "reason", "detail", "state", "node", "job_id", "at",
+     "gpu_hours": float | null}
 """
 
 from __future__ import annotations

@@ -95,6 +95,7 @@ class FileCluster:
                     "state": "pending",
                     "submitted": time.time(),
                     "minutes": job.minutes,
+                    "gpus": job.gpus,
                 },
             )
         if mode == "lost-after":
@@ -190,6 +191,8 @@ class FileCluster:
         if underscore:
             # Each task has an id of its own besides, as on Slurm.
             env |= {"SLURM_JOB_ID": f"8{array}{task}", "SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": task}
+        if body.get("gpus"):
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(body["gpus"])))
         if restart:
             env["SLURM_RESTART_COUNT"] = str(restart)
         with Path(body["log"]).open("ab") as log:
