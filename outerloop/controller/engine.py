@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Protocol
 
-from sqlalchemy import and_, delete, func, insert, or_, select
+from sqlalchemy import and_, bindparam, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from outerloop.controller.content import changed_image
@@ -41,6 +41,19 @@ MOST_STEPS = 10_000
 TURN_SECONDS = 60.0
 """After so long a pass hands its turn on, at the next step: a run with endless work must not keep the tick, which is
 one process for all of them, nor an operator's word. What is left is due at once, in the next turn."""
+
+_NOW = select(func.clock_timestamp())
+_OF_RUN = Event.run_id == bindparam("run")
+_TOLD = select(func.count()).select_from(Event).where(_OF_RUN)
+_RUN = select(Run).where(Run.id == bindparam("run"))
+_RUN_AND_TOLD = _RUN.add_columns(_TOLD.scalar_subquery())
+_RUN_LOCKED = _RUN.with_for_update()
+_IN_ROUND = select(Measure.slot_id).where(Measure.run_id == bindparam("run"), Measure.round == bindparam("round"))
+_SLOTS = select(Slot).where(Slot.id.in_(_IN_ROUND)).order_by(Slot.id)
+_TRIED_OR_COLLECTED = select(Slot.digest, Slot.state).where(
+    Slot.id.in_(_IN_ROUND), or_(and_(Slot.state == "open", Slot.attempts_counted > 0), Slot.state == "collected")
+)
+_NO_AWAITS = delete(Await).where(Await.run_id == bindparam("run"))
 
 
 @dataclass
@@ -187,8 +200,7 @@ class Engine:
         """The run's row, with what its ledger on disk says folded in."""
         record = self.context.record
         with record.reading() as session:
-            told = select(func.count()).select_from(Event).where(Event.run_id == self.run_id).scalar_subquery()
-            found = session.execute(select(Run, told).where(Run.id == self.run_id)).one_or_none()
+            found = session.execute(_RUN_AND_TOLD, {"run": self.run_id}).one_or_none()
             if found is None:
                 raise LookupError(f"there is no run {self.run_id}")
             run: Run = found[0]
@@ -202,7 +214,7 @@ class Engine:
 
     def _fold(self, name: str = "tx.fold") -> None:
         with self.context.record.fenced(name, self.lease, seconds=self.context.patience.lease) as session:
-            run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
+            run = session.scalars(_RUN_LOCKED, {"run": self.run_id}).one()
             fold_events(session, run, self.events, root=self.context.root)
 
     def note(self, kind: str, body: dict[str, object], *, fold: str = "tx.fold") -> LedgerEvent:
@@ -216,15 +228,7 @@ class Engine:
 
     def slots(self, session: Session, round_: int) -> list[Slot]:
         """The slots of a round, each once."""
-        return list(
-            session.scalars(
-                select(Slot)
-                .join(Measure, Measure.slot_id == Slot.id)
-                .where(Measure.run_id == self.run_id, Measure.round == round_)
-                .distinct()
-                .order_by(Slot.id)
-            )
-        )
+        return list(session.scalars(_SLOTS, {"run": self.run_id, "round": round_}))
 
     def _lost_specs(self, round_: int) -> bool:
         """Whether somebody removed or tore the spec of a slot that goes on, or the whole slot: no attempt of it could
@@ -233,12 +237,7 @@ class Engine:
         Only slots of which an attempt has failed are looked at, so that this costs nothing as a rule.
         """
         with self.context.record.reading() as session:
-            found = session.execute(
-                select(Slot.digest, Slot.state)
-                .join(Measure, Measure.slot_id == Slot.id)
-                .where(Measure.run_id == self.run_id, Measure.round == round_)
-                .where(or_(and_(Slot.state == "open", Slot.attempts_counted > 0), Slot.state == "collected"))
-            ).all()
+            found = session.execute(_TRIED_OR_COLLECTED, {"run": self.run_id, "round": round_}).all()
         return any(row.state == "collected" or self.context.slot(row.digest).spec() is None for row in found)
 
     def _look_after(self, round_: int) -> bool:
@@ -316,15 +315,15 @@ class Engine:
         not, so the run is due at once."""
         observation_final: list[bool] = []
         with self.context.record.fenced("tx.park", self.lease, seconds=self.context.patience.lease) as session:
-            now = session.scalar(select(func.clock_timestamp()))
+            now = session.scalar(_NOW)
             assert now is not None
             slots = self.slots(session, round_)
             attempts = open_attempts(session, self.context.record.realm_id, [slot.id for slot in slots])
-            session.execute(delete(Await).where(Await.run_id == self.run_id))
+            session.execute(_NO_AWAITS, {"run": self.run_id})
             if attempts:
                 rows = [{"run_id": self.run_id, "attempt_id": attempt.id} for attempt in attempts]
                 session.execute(insert(Await), rows)
-            run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
+            run = session.scalars(_RUN_LOCKED, {"run": self.run_id}).one()
             if run.state == "ended" or self._overtaken(session) or (not again and self._unread(slots)):
                 raise Again
             run.state = "waiting"
@@ -363,7 +362,7 @@ class Engine:
 
     def _overtaken(self, session: Session) -> bool:
         """Whether somebody's word reached the ledgers after they were read: it must not wait for the next look."""
-        told = session.scalar(select(func.count()).select_from(Event).where(Event.run_id == self.run_id)) or 0
+        told = session.scalar(_TOLD, {"run": self.run_id}) or 0
         if told > len(self.events):
             return True
         if self.campaign_seq is None:
@@ -403,13 +402,13 @@ class Engine:
     def _block(self, reason: str, detail: str) -> Advanced:
         """Not ended, nobody charged: somebody has to do something, and `detail` says what is wrong."""
         with self.context.record.fenced("tx.block", self.lease, seconds=self.context.patience.lease) as session:
-            run = session.scalars(select(Run).where(Run.id == self.run_id).with_for_update()).one()
+            run = session.scalars(_RUN_LOCKED, {"run": self.run_id}).one()
             if run.state == "ended" or self._overtaken(session):
                 raise Again
             run.state, run.state_reason, run.state_detail = "blocked", reason, detail
             run.due_at = None
             run.updated_at = func.now()
-            session.execute(delete(Await).where(Await.run_id == self.run_id))
+            session.execute(_NO_AWAITS, {"run": self.run_id})
         return self._done("blocked", f"{reason}: {detail}")
 
     def exhausted_because(self, round_: int) -> str:

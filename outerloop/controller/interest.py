@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, exists, select, update
+from sqlalchemy import bindparam, delete, exists, select, update
 from sqlalchemy.orm import Session, aliased
 
 from outerloop.dispatch.context import Context
@@ -19,21 +19,26 @@ from outerloop.record.models import Attempt, Await, Measure, Run, Slot
 
 __all__ = ["cancel_unwanted", "drop_interest"]
 
+_ENDED = (
+    select(Run.id)
+    .where(Run.realm_id == bindparam("realm"), Run.state == "ended", Run.released.is_(False))
+    .order_by(Run.id)
+)
+_HAS_JOBS = select(
+    exists().where(
+        Measure.run_id == bindparam("run"),
+        Attempt.slot_id == Measure.slot_id,
+        Attempt.state == "submitted",
+        Attempt.cancel_reason.is_(None),
+    )
+)
+
 
 def drop_interest(context: Context, run_id: str, why: str) -> list[str]:
     """Cancel the live jobs of an ended run that no open run wants; the reason is recorded before the cancel."""
     doomed: list[str] = []
     with context.record.reading() as session:
-        busy = session.scalar(
-            select(
-                exists().where(
-                    Measure.run_id == run_id,
-                    Attempt.slot_id == Measure.slot_id,
-                    Attempt.state == "submitted",
-                    Attempt.cancel_reason.is_(None),
-                )
-            )
-        )
+        busy = session.scalar(_HAS_JOBS, {"run": run_id})
     if not busy:
         return []
     with context.record.transaction("tx.operator") as session:
@@ -91,11 +96,7 @@ def cancel_unwanted(context: Context, observation: Observation) -> list[str]:
     looked at until it is released: until no attempt is live any more that only ended runs want.
     """
     with context.record.reading() as session:
-        ended = session.scalars(
-            select(Run.id)
-            .where(Run.realm_id == context.record.realm_id, Run.state == "ended", Run.released.is_(False))
-            .order_by(Run.id)
-        ).all()
+        ended = session.scalars(_ENDED, {"realm": context.record.realm_id}).all()
         if not ended:
             return []
         asked = aliased(Measure)  # `unwanted` has a look of its own at the measures

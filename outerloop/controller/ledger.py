@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -220,9 +220,12 @@ def paused(events: Sequence[LedgerEvent]) -> LedgerEvent | None:
     return found
 
 
+_TOLD = select(func.count()).select_from(Event).where(Event.run_id == bindparam("run"))
+
+
 def fold_events(session: Session, run: Run, events: Sequence[LedgerEvent], *, root: StateRoot) -> None:
     """Bring a run's row up to date with its ledger, from nothing or from where the record stands. Idempotent."""
-    known = session.scalar(select(func.count()).select_from(Event).where(Event.run_id == run.id)) or 0
+    known = session.scalar(_TOLD, {"run": run.id}) or 0
     for event in events:
         if event.seq >= known:
             session.execute(

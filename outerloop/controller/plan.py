@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -32,7 +32,8 @@ from outerloop.controller.request import ClimbRequest, fresh_seed
 from outerloop.controller.work import Work, environment_work, measure_work
 from outerloop.dispatch.context import Context
 from outerloop.record.models import Attempt, Measure, Slot
-from outerloop.record.store import LeaseHandle, is_one_of
+from outerloop.record.parameters import is_among
+from outerloop.record.store import LeaseHandle
 from outerloop.slots import Result, StateRoot
 
 if TYPE_CHECKING:
@@ -53,6 +54,16 @@ TIME_REASONS = frozenset({"TIMEOUT", "STALLED"})
 """Failures that more minutes may mend."""
 ENVIRONMENT_ROLES = {"base": "env-base", "candidate": "env-candidate"}
 """Roles of the environment slots that a run depends on; they are no measures of the climb."""
+
+_SLOT_LOCKED = (
+    select(Slot).where(Slot.realm_id == bindparam("realm"), Slot.digest == bindparam("digest")).with_for_update()
+)
+_ROUND = (
+    select(Measure, Slot)
+    .join(Slot, Slot.id == Measure.slot_id)
+    .where(Measure.run_id == bindparam("run"), Measure.round == bindparam("round"))
+)
+_RAN = select(Attempt.slot_id, Attempt.n, Attempt.node).where(is_among(Attempt.slot_id, "slots"))
 
 
 class ContractGone(Exception):
@@ -295,9 +306,7 @@ def ensure_slot(session: Session, context: Context, realm: int, request: Request
         )
         .on_conflict_do_nothing()
     )
-    slot = session.scalars(
-        select(Slot).where(Slot.realm_id == realm, Slot.digest == work.digest).with_for_update()
-    ).one()
+    slot = session.scalars(_SLOT_LOCKED, {"realm": realm, "digest": work.digest}).one()
     longer = float(work.order["minutes"]) > float(slot.order["minutes"])
     directory = context.slot(work.digest)
     settled = slot.state in {"done", "failed", "exhausted"}
@@ -316,14 +325,10 @@ def ensure_slot(session: Session, context: Context, realm: int, request: Request
 
 def readings_of(session: Session, run_id: str, round_: int) -> dict[str, Reading]:
     """What the record knows of each role of a round, environments folded into the measures that need them."""
-    rows = session.execute(
-        select(Measure, Slot)
-        .join(Slot, Slot.id == Measure.slot_id)
-        .where(Measure.run_id == run_id, Measure.round == round_)
-    ).all()
+    rows = session.execute(_ROUND, {"run": run_id, "round": round_}).all()
     pinned = [slot.id for _, slot in rows if slot.pinned_attempt]
-    ran = select(Attempt.slot_id, Attempt.n, Attempt.node).where(is_one_of(Attempt.slot_id, pinned))
-    nodes = {(slot_id, n): node for slot_id, n, node in session.execute(ran)} if pinned else {}
+    ran = session.execute(_RAN, {"slots": pinned}) if pinned else ()
+    nodes = {(slot_id, n): node for slot_id, n, node in ran}
     broken = {
         measure.side: slot
         for measure, slot in rows

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from outerloop.controller.advance import Advanced, advance
@@ -43,6 +43,22 @@ FAILED_RUN_SECONDS = 300
 """A run whose advancing failed with an unexpected error is tried again after so long."""
 BUSY_PATIENCE_SECONDS = 30.0
 """How long a wake waits for the process that is advancing its run."""
+
+_DUE = (
+    select(Run.id)
+    .where(
+        Run.realm_id == bindparam("realm"),
+        Run.state.in_(["queued", "waiting"]),
+        # Not clock_timestamp(): an index cannot be searched for what changes with each row.
+        Run.due_at <= func.now(),
+    )
+    .order_by(Run.priority.desc(), Run.created_at)
+)
+_BEAT = insert(Heartbeat)
+_BEAT = _BEAT.on_conflict_do_update(
+    index_elements=["realm_id", "name"],
+    set_={"at": func.now(), "host": _BEAT.excluded.host, "body": _BEAT.excluded.body},
+)
 
 
 @dataclass
@@ -206,18 +222,7 @@ def _doorbells(deployment: Deployment) -> list[Path]:
 def _due(deployment: Deployment) -> list[str]:
     record = deployment.record
     with record.reading() as session:
-        return list(
-            session.scalars(
-                select(Run.id)
-                .where(
-                    Run.realm_id == record.realm_id,
-                    Run.state.in_(["queued", "waiting"]),
-                    # Not clock_timestamp(): an index cannot be searched for what changes with each row.
-                    Run.due_at <= func.now(),
-                )
-                .order_by(Run.priority.desc(), Run.created_at)
-            )
-        )
+        return list(session.scalars(_DUE, {"realm": record.realm_id}))
 
 
 def _advance_one(deployment: Deployment, run_id: str, report: TickReport) -> None:
@@ -277,14 +282,7 @@ def _heartbeat(deployment: Deployment, report: TickReport) -> None:
             "host": socket.gethostname(),
             "body": report.counters(),
         }
-        session.execute(
-            insert(Heartbeat)
-            .values(**values)
-            .on_conflict_do_update(
-                index_elements=["realm_id", "name"],
-                set_={"at": func.now(), "host": values["host"], "body": values["body"]},
-            )
-        )
+        session.execute(_BEAT, values)
 
 
 def dry_tick(deployment: Deployment) -> TickReport:

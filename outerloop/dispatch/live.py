@@ -16,11 +16,11 @@ from sqlalchemy import (
     String,
     and_,
     any_,
+    bindparam,
     case,
     cast,
     column,
     func,
-    literal,
     not_,
     or_,
     select,
@@ -98,28 +98,12 @@ class Survey:
 def live_rows(session: Session, realm_id: int, unlike: Quiet | None = None) -> Iterator[LiveRow]:
     """Every open attempt of the realm, oldest first, from the index alone and never all at once; or only those that
     are not among the quiet ones."""
-    query = (
-        select(
-            Attempt.id,
-            Attempt.state,
-            Attempt.job_id,
-            case((Attempt.array_name == "", Attempt.job_name), else_=Attempt.array_name),
-            Attempt.slurm_state,
-            Attempt.slurm_reason,
-            Attempt.array_id,
-            Attempt.intent_at,
-            Attempt.absent_at,
-        )
-        .where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
-        .order_by(Attempt.id)
-    )
-    if unlike is not None:
-        others = literal(sorted(unlike.others), ARRAY(String))
-        query = query.where(or_(not_(_QUIET), Attempt.job_id == any_(cast(others, ARRAY(String)))))
+    query = _ROWS if unlike is None else _UNQUIET_ROWS
+    told = {"realm": realm_id, "most": FETCH} | ({} if unlike is None else {"others": sorted(unlike.others)})
     # Page by page along the index: a cursor of the server would be left open by a connection that drops.
     last = 0
     while True:
-        rows = session.execute(query.where(Attempt.id > last).limit(FETCH)).all()
+        rows = session.execute(query, {**told, "last": last}).all()
         yield from map(LiveRow._make, rows)
         if len(rows) < FETCH:
             return
@@ -133,6 +117,37 @@ _QUIET = and_(
     Attempt.slurm_state.in_([JobState.PENDING.value, JobState.RUNNING.value]),
 )
 """An attempt of which nothing has to be asked but whether the queue shows it as before."""
+_IS_OPEN = (Attempt.realm_id == bindparam("realm"), Attempt.state.in_(["intent", "submitted"]))
+_ROWS = (
+    select(
+        Attempt.id,
+        Attempt.state,
+        Attempt.job_id,
+        case((Attempt.array_name == "", Attempt.job_name), else_=Attempt.array_name),
+        Attempt.slurm_state,
+        Attempt.slurm_reason,
+        Attempt.array_id,
+        Attempt.intent_at,
+        Attempt.absent_at,
+    )
+    .where(*_IS_OPEN, Attempt.id > bindparam("last"))
+    .order_by(Attempt.id)
+    .limit(bindparam("most", type_=BigInteger))
+)
+_UNQUIET_ROWS = _ROWS.where(
+    or_(not_(_QUIET), Attempt.job_id == any_(cast(bindparam("others", type_=ARRAY(String)), ARRAY(String))))
+)
+_SHOWN = (
+    select(
+        case((_QUIET, Attempt.slurm_state), else_=None).label("shown"),
+        Attempt.slurm_reason,
+        func.count(),
+        func.string_agg(func.concat(Attempt.job_id, "|", func.upper(Attempt.slurm_state), "|"), "\n"),
+    )
+    .where(*_IS_OPEN)
+    .group_by("shown", Attempt.slurm_reason)
+)
+_BY_INDEX = text("select set_config('enable_seqscan', 'off', true), set_config('random_page_cost', '1', true)")
 
 
 @dataclass(frozen=True)
@@ -148,16 +163,7 @@ class Quiet:
 def _compare(session: Session, realm_id: int, observation: Observation) -> Quiet:
     """Tell the unchanged jobs from the others without a step of Python for each: the ids of one state and reason come
     as one text, and sets do the rest."""
-    rows = session.execute(
-        select(
-            case((_QUIET, Attempt.slurm_state), else_=None).label("shown"),
-            Attempt.slurm_reason,
-            func.count(),
-            func.string_agg(func.concat(Attempt.job_id, "|", func.upper(Attempt.slurm_state), "|"), "\n"),
-        )
-        .where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
-        .group_by("shown", Attempt.slurm_reason)
-    ).all()
+    rows = session.execute(_SHOWN, {"realm": realm_id}).all()
     live = sum(number for _, _, number, _ in rows)
     quiet = sum(number for shown, _, number, _ in rows if shown is not None)
     if not observation.complete:
@@ -169,7 +175,7 @@ def _compare(session: Session, realm_id: int, observation: Observation) -> Quiet
 def survey(session: Session, realm_id: int, observation: Observation) -> Survey:
     """Compare every live attempt with the listing; keep those that something happened to."""
     # Where most attempts are live a scan of the table looks as cheap; it would grow with what has long ended.
-    session.execute(text("select set_config('enable_seqscan', 'off', true), set_config('random_page_cost', '1', true)"))
+    session.execute(_BY_INDEX)
     compared = _compare(session, realm_id, observation)
     found = Survey(live=compared.live)
     if compared.live == compared.quiet and not compared.others:

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.names import is_pack
@@ -30,7 +30,8 @@ from outerloop.dispatch.live import Live
 from outerloop.dispatch.observe import Observation
 from outerloop.effects import effect
 from outerloop.record.models import Attempt, Await, Measure, Run, Slot
-from outerloop.record.store import Fenced, RecordUnavailable, is_one_of
+from outerloop.record.parameters import is_among
+from outerloop.record.store import Fenced, RecordUnavailable
 from outerloop.slots import ARRAY_LOG, Pin, Result, SlotDirectory
 
 __all__ = [
@@ -81,10 +82,9 @@ def concerns_all(error: Exception) -> bool:
 
 def live_attempts(session: Session, realm_id: int, slot_ids: Iterable[int] | None = None) -> list[Attempt]:
     """Attempts that are open, oldest first; of the whole realm or of some slots."""
-    query = select(Attempt).where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
-    if slot_ids is not None:
-        query = query.where(is_one_of(Attempt.slot_id, slot_ids))
-    return list(session.scalars(query.order_by(Attempt.id)))
+    if slot_ids is None:
+        return list(session.scalars(_LIVE, {"realm": realm_id}))
+    return list(session.scalars(_LIVE_OF_SLOTS, {"realm": realm_id, "slots": list(slot_ids)}))
 
 
 class OpenAttempt(NamedTuple):
@@ -104,10 +104,38 @@ class OpenAttempt(NamedTuple):
 
 def open_attempts(session: Session, realm_id: int, slot_ids: Iterable[int]) -> list[OpenAttempt]:
     """The open attempts of some slots as light rows, oldest first."""
-    columns = (getattr(Attempt, name) for name in OpenAttempt._fields)
-    query = select(*columns).where(Attempt.realm_id == realm_id, Attempt.state.in_(["intent", "submitted"]))
-    rows = session.execute(query.where(is_one_of(Attempt.slot_id, slot_ids)).order_by(Attempt.id))
+    rows = session.execute(_OPEN_OF_SLOTS, {"realm": realm_id, "slots": list(slot_ids)})
     return list(map(OpenAttempt._make, rows))
+
+
+# Rows are locked in the order of the tables: the slot first, as everywhere.
+_SLOT_AND_ATTEMPT = (
+    select(Slot, Attempt)
+    .join(Attempt, Attempt.slot_id == Slot.id)
+    .where(Attempt.id == bindparam("attempt"))
+    .with_for_update()
+)
+_IS_OPEN = (Attempt.realm_id == bindparam("realm"), Attempt.state.in_(["intent", "submitted"]))
+_LIVE = select(Attempt).where(*_IS_OPEN).order_by(Attempt.id)
+_LIVE_OF_SLOTS = _LIVE.where(is_among(Attempt.slot_id, "slots"))
+_OPEN_OF_SLOTS = (
+    select(*(getattr(Attempt, name) for name in OpenAttempt._fields))
+    .where(*_IS_OPEN, is_among(Attempt.slot_id, "slots"))
+    .order_by(Attempt.id)
+)
+_EARLIER = select(Attempt.n, Attempt.outcome, Attempt.detail).where(
+    Attempt.slot_id == bindparam("slot"), Attempt.n < bindparam("before")
+)
+_AWAITING_DUE = (
+    update(Run)
+    .where(
+        Run.id.in_(select(Await.run_id).where(Await.attempt_id == bindparam("attempt"))),
+        Run.state == "waiting",
+    )
+    .values(due_at=bindparam("at"))
+    .execution_options(synchronize_session=False)
+)
+_NOW = select(func.clock_timestamp())
 
 
 def ask_about(observation: Observation, attempts: Iterable[Live]) -> None:
@@ -165,9 +193,7 @@ def _fold_one(
     """`cancelled`: the cluster took the request to cancel this attempt's job, which is still queued."""
     to_cancel = ""
     with context.record.transaction("tx.observe") as session:
-        # Rows are locked in the order of the tables: the slot first, as everywhere.
-        both = select(Slot, Attempt).join(Attempt, Attempt.slot_id == Slot.id).where(Attempt.id == attempt_id)
-        slot, attempt = session.execute(both.with_for_update()).one()
+        slot, attempt = session.execute(_SLOT_AND_ATTEMPT, {"attempt": attempt_id}).one()
         if attempt.state != "submitted" or attempt.job_id is None:
             return
         directory = context.slot(slot.digest)
@@ -241,13 +267,7 @@ def _fold_one(
             node, elapsed = evidence.node, evidence.elapsed_seconds
             apply_decision(context, session, slot, attempt, decision, node=node, result=result, elapsed=elapsed)
             folded.settled += 1
-            waiting = select(Await.run_id).where(Await.attempt_id == attempt.id)
-            session.execute(
-                update(Run)
-                .where(Run.id.in_(waiting), Run.state == "waiting")
-                .values(due_at=observation.started)
-                .execution_options(synchronize_session=False)
-            )
+            session.execute(_AWAITING_DUE, {"attempt": attempt.id, "at": observation.started})
     if not to_cancel:
         return
     refused = cancel_jobs(context, [to_cancel])
@@ -287,7 +307,7 @@ def apply_decision(
     `elapsed`: seconds that the cluster gave to its job, where it says so.
     """
     directory = context.slot(slot.digest)
-    now = session.scalar(select(func.clock_timestamp()))
+    now = session.scalar(_NOW)
     if decision.action is Action.DONE and result is not None:
         pin = directory.pin(Pin(attempt.n, result.restart))
         if pin.attempt != attempt.n:
@@ -507,11 +527,7 @@ def _said_of_earlier(session: Session, attempt: Attempt) -> tuple[bool, bool]:
     """Whether the attempt before this one made no progress, and whether any of its slot was suspected."""
     if attempt.n == 1:
         return False, False
-    earlier = session.execute(
-        select(Attempt.n, Attempt.outcome, Attempt.detail).where(
-            Attempt.slot_id == attempt.slot_id, Attempt.n < attempt.n
-        )
-    ).all()
+    earlier = session.execute(_EARLIER, {"slot": attempt.slot_id, "before": attempt.n}).all()
     stalled = any(
         n == attempt.n - 1 and outcome == Action.CONTINUE.value and "no newer" in detail
         for n, outcome, detail in earlier

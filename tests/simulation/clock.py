@@ -40,6 +40,7 @@ class DatabaseClock(Clock):
         execute = self._connection.execute
         execute(SETUP.format(start=self.seconds))  # type: ignore[arg-type]
         name = make_url(url).database
+        execute(f'alter database "{name}" set plan_cache_mode = force_generic_plan')  # type: ignore[arg-type]
         execute(f'alter database "{name}" set search_path = simclock, public, pg_catalog')  # type: ignore[arg-type]
         for table, column in execute(DEFAULTS).fetchall():  # type: ignore[arg-type]
             execute(f"alter table {table} alter column {column} set default simclock.now()")  # type: ignore[arg-type]

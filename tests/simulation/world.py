@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.orm import ORMExecuteState, Session
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Session
 
 from outerloop import effects
 from outerloop.champion import EvalEvent, Event, events_to_jsonl
@@ -76,23 +76,28 @@ def _remember_plans(connection: Any, _record: Any) -> None:
     connection.prepare_threshold, connection.prepared_max = 0, 1000
 
 
-def _read_without_transactions(record: Record) -> None:
-    """BEGIN and COMMIT around what is only read are a third of all round trips. Processes are paused between effects
-    alone, never between two statements of a reading, so that without a transaction they see the same."""
+class _Reading(Session):
+    """Takes whole what is read: a cursor of the server, for ledgers of many thousand events, needs a transaction."""
+
+    def execute(self, statement: Any, *arguments: Any, **named: Any) -> Any:
+        if statement.get_execution_options().get("yield_per"):
+            statement = statement.execution_options(yield_per=None)
+        return super().execute(statement, *arguments, **named)
+
+
+def _read_without_transactions(record: Record) -> Connection:
+    """BEGIN and COMMIT around what is only read are a third of all round trips, and to hand a connection out and back
+    costs as much as a statement. Processes are paused between effects alone, never between two statements of a
+    reading, so that without a transaction they see the same. Returns the connection, which stays open."""
+    connection = record._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def reading() -> Iterator[Session]:
-        with record._session() as session:
-            session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+        with _Reading(connection, expire_on_commit=False) as session:
             yield session
 
     record.reading = reading  # type: ignore[method-assign]
-
-
-def _fetch_whole(state: ORMExecuteState) -> None:
-    """A cursor of the server, for ledgers of many thousand events, needs a transaction."""
-    if state.execution_options.get("yield_per"):
-        state.update_execution_options(yield_per=None, stream_results=False)
+    return connection
 
 
 class World:
@@ -116,11 +121,11 @@ class World:
         # A wake waits in real time for a lease's holder; here nobody runs meanwhile.
         patch.setattr(tick_module, "BUSY_PATIENCE_SECONDS", 0.0)
         self.random = random.Random(0)
-        event.listen(Session, "do_orm_execute", _fetch_whole)
         patch.setattr(secrets, "randbelow", lambda limit: self.random.randrange(limit))
         patch.setattr(deployment_module, "open_compute", lambda settings, root: None)
         self.target = make_target(folder, self.settings, self.root, patch)
         self._deployments: list[Deployment] = []
+        self._reading: list[Connection] = []
         self._serial = itertools.count(1)
         self.parked: list[Process] = []
         self.calm_ledgers: dict[str, list[Event]] = {}
@@ -128,9 +133,10 @@ class World:
         self.begin(0)
 
     def close(self) -> None:
+        for connection in self._reading:
+            connection.close()
         for deployment in self._deployments:
             deployment.close()
-        event.remove(Session, "do_orm_execute", _fetch_whole)
         self.clock.close()
 
     def begin(self, seed: int, **site: Any) -> None:
@@ -178,8 +184,9 @@ class World:
             deployment = open_deployment(self.settings, config=None, migrate=False)
             # Asking whether the connection is alive is a fifth of all round trips, and the server is.
             deployment.record._engine.pool._pre_ping = False
+            deployment.record._engine.dispose()  # a connection that is there already remembers none
             event.listen(deployment.record._engine, "connect", _remember_plans)
-            _read_without_transactions(deployment.record)
+            self._reading.append(_read_without_transactions(deployment.record))
         object.__setattr__(deployment.context, "compute", self.cluster)
         deployment.forget_observation()
         deployment.notes.clear()
