@@ -58,13 +58,13 @@ test-slurm: venv            ## the tests on a real Slurm, of another release: ma
 	bash slurm/devcluster/get-slurm.sh $(SUITE) "$$OUTERLOOP_DEV_PREFIX"
 	OUTERLOOP_REQUIRE_SLURM=1 OUTERLOOP_REQUIRE_BROWSER=1 $(BIN)/python -m pytest tests/slurm
 
-# On a machine with Slurm 25.11 and the extra: make test-pyslurm SLURM=/opt/slurm
-SLURM ?= /usr
-test-pyslurm: export OUTERLOOP_DEV_SLURM ?= $(SLURM)
+# SLURM=/opt/slurm names the Slurm 25.11, PYSLURM=DIR a pyslurm that is not in .venv (otherwise it is built).
+# SITE=/scratch/me tests on the cluster that runs, as whoever calls, with PARTITION=, ACCOUNT=, QOS=; else on one of its own.
+test-pyslurm: export OUTERLOOP_TEST_PARTITION ?= $(PARTITION)
+test-pyslurm: export OUTERLOOP_TEST_ACCOUNT ?= $(ACCOUNT)
+test-pyslurm: export OUTERLOOP_TEST_QOS ?= $(QOS)
 test-pyslurm: venv          ## the tests of the pyslurm backend, on the real library (needs Slurm 25.11)
-	$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("pyslurm") is None)' || \
-	  SLURM_LIB_DIR=$(SLURM)/lib SLURM_INCLUDE_DIR=$(SLURM)/include $(BIN)/python -m pip install '.[slurm]'
-	OUTERLOOP_TEST_PYSLURM=1 OUTERLOOP_REQUIRE_SLURM=1 $(BIN)/python -m pytest tests/slurm/test_backend_contract.py
+	$(BIN)/python -m tests.slurm.pyslurm_ready --slurm "$(SLURM)" --pyslurm "$(PYSLURM)" --site "$(SITE)"
 
 # In environments of their own, .venv-vllm and .venv-inspect (3 GB and more): the main one stays as it is.
 test-vllm:                  ## serving, evaluation, agents and GRPO on a real vLLM, its CPU build

@@ -4,17 +4,20 @@
 #
 #   install.sh           everything
 #   install.sh --check   installs nothing; exit code 0 when nothing is missing, 1 and the list otherwise
+#
+# With OUTERLOOP_DEV_ACCOUNTING=none, what accounting needs is not missed.
 set -eu
 
 PACKAGES="slurm-wlm slurmdbd slurm-wlm-mysql-plugin munge mariadb-server"
 # What up.sh really runs. MariaDB's server brings mariadb-install-db.
-PROGRAMS="sbatch squeue sacct scancel scontrol sinfo sacctmgr slurmctld slurmd slurmstepd slurmdbd munged mariadbd mariadb-install-db"
+PROGRAMS="sbatch squeue sacct scancel scontrol sinfo sacctmgr slurmctld slurmd slurmstepd munged"
+[ "${OUTERLOOP_DEV_ACCOUNTING:-dbd}" = none ] || PROGRAMS="$PROGRAMS slurmdbd mariadbd mariadb-install-db"
 
 missing() {
   local program
   for program in $PROGRAMS; do
-    # OUTERLOOP_DEV_SLURM as in up.sh: a Slurm of one's own in a place of its own
-    PATH=${OUTERLOOP_DEV_SLURM:+$OUTERLOOP_DEV_SLURM/bin:$OUTERLOOP_DEV_SLURM/sbin:}$PATH:/usr/sbin:/sbin \
+    # OUTERLOOP_DEV_SLURM as in up.sh: a Slurm of one's own in a place of its own. Red Hat has mariadbd in libexec.
+    PATH=${OUTERLOOP_DEV_SLURM:+$OUTERLOOP_DEV_SLURM/bin:$OUTERLOOP_DEV_SLURM/sbin:}$PATH:/usr/sbin:/sbin:/usr/libexec \
       command -v "$program" >/dev/null || printf '%s ' "$program"
   done
 }

@@ -122,7 +122,7 @@ for tool in sbatch squeue scontrol slurmctld slurmd slurmstepd; do
 done
 MUNGED=$(PATH=$PATH:/usr/sbin:/sbin command -v munged) || die "no munged on this machine; $here/install.sh installs it"
 if [ "$ACCOUNTING" = dbd ]; then
-  MARIADBD=$(PATH=$PATH:/usr/sbin:/sbin command -v mariadbd) || die "accounting needs mariadbd; $here/install.sh installs it"
+  MARIADBD=$(PATH=$PATH:/usr/sbin:/sbin:/usr/libexec command -v mariadbd) || die "accounting needs mariadbd; $here/install.sh installs it"
   [ -x "$DIR/bin/slurmdbd" ] || die "accounting needs slurmdbd; $here/install.sh installs it"
 fi
 

@@ -39,7 +39,7 @@ def cluster(slurm_installed: None, cluster_root: Path) -> Iterator[DevCluster]:
     with DevCluster(
         cluster_root / "c",
         nodes=4,
-        accounting=True,
+        accounting=os.environ.get("OUTERLOOP_DEV_ACCOUNTING") != "none",
         message_timeout=3,
         cred_expire=5,
         kill_wait=2,

@@ -1,7 +1,8 @@
 """Attacks the Slurm backends on a real cluster: the contract that every backend keeps.
 
 The pyslurm backend runs on a stand-in whose jobs really run on the cluster. With OUTERLOOP_TEST_PYSLURM set (`make
-test-pyslurm`, on a machine with Slurm 25.11 and pyslurm) the same tests run on the real library.
+test-pyslurm`, on a machine with Slurm 25.11 and pyslurm) the same tests run on the real library, and with
+OUTERLOOP_TEST_SITE on the site's own cluster.
 """
 
 from __future__ import annotations
@@ -17,14 +18,31 @@ from typing import Any
 import pytest
 
 from outerloop.compute import slurm_api
-from outerloop.compute.protocol import Accepted, JobRow, JobSpec, JobState, Lane, LooksUp, Refused
+from outerloop.compute.protocol import (
+    Accepted,
+    JobRow,
+    JobSpec,
+    JobState,
+    Lane,
+    LooksUp,
+    Refused,
+    SiteLimits,
+    Unknown,
+    When,
+)
 from outerloop.compute.slurm import SlurmCli
 from outerloop.compute.slurm_api import SlurmApi
 from tests.slurm.cluster import DevCluster
-from tests.standin import place
+from tests.slurm.running_site import SITE_SECONDS, RunningSite
+from tests.standin import place as place_stand_in
 from tests.unit.compute.contract import Bench, ComputeContract
 
 pytestmark = pytest.mark.slurm
+
+nightly_unless_pyslurm = pytest.mark.skipif(
+    not (os.environ.get("OUTERLOOP_NIGHTLY") or os.environ.get("OUTERLOOP_TEST_PYSLURM")),
+    reason="stops a cluster's controller: OUTERLOOP_NIGHTLY=1, and make test-pyslurm",
+)
 
 
 @dataclass
@@ -38,24 +56,66 @@ class SlurmBench(Bench):
         return replace(made, lane=replace(made.lane, partition="gpu")) if made.gpus else made
 
 
+@pytest.fixture(scope="module")
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DevCluster | RunningSite:
+    """A throw-away cluster, or the site's own."""
+    tools = os.environ.get("OUTERLOOP_TEST_SITE")
+    if tools:
+        return RunningSite(Path(tools), tmp_path_factory.getbasetemp())
+    cluster: DevCluster = request.getfixturevalue("cluster")
+    return cluster
+
+
+_ASK_THE_ACCOUNTING = (
+    "test_a_failing_job_is_failed_and_the_history_knows_its_exit_code",
+    "test_a_job_is_found_by_its_name",
+    "test_a_history_is_complete_and_empty_for_what_never_was",
+    "test_the_site_says_its_name",
+)
+_WANT_GPUS = (
+    "test_more_than_there_is_can_never_run",
+    "test_gpus_are_given_out_one_by_one_and_hidden_from_jobs_without",
+)
+
+
+def _not_here(test: str, cli: SlurmCli, place: DevCluster | RunningSite) -> str:
+    """Why this test says nothing about this cluster; empty when it does."""
+    if test in _WANT_GPUS and isinstance(place, RunningSite):
+        return "counts the pretend GPUs of a throw-away cluster"
+    if test in _ASK_THE_ACCOUNTING:
+        limits = cli.limits()
+        assert isinstance(limits, SiteLimits), limits
+        return "" if limits.accounting else "this cluster has no accounting"
+    return ""
+
+
 @pytest.fixture(params=["cli", "pyslurm"])
 def bench(
-    request: pytest.FixtureRequest, cluster: DevCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    request: pytest.FixtureRequest, place: DevCluster | RunningSite, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> Iterator[SlurmBench]:
-    cli = SlurmCli(bin_dir=cluster.bin, slurm_conf=cluster.slurm_conf)
+    cli = SlurmCli(bin_dir=place.bin, slurm_conf=place.slurm_conf)
+    not_here = _not_here(request.node.originalname, cli, place)
+    if not_here:
+        pytest.skip(not_here)
+    site = isinstance(place, RunningSite)
+    lane = place.lane if isinstance(place, RunningSite) else Lane("default")
+    seconds = SITE_SECONDS if site else 30.0
     if request.param == "cli":
-        yield SlurmBench(cli, tmp_path, lane=Lane("default"))
-        cluster.cancel_all()
+        yield SlurmBench(cli, tmp_path, seconds=seconds, lane=lane)
+        place.cancel_all()
         return
-    real = bool(os.environ.get("OUTERLOOP_TEST_PYSLURM"))
-    path = None if real else place(tmp_path / "library", bin=str(cluster.bin))
+    real = os.environ.get("OUTERLOOP_TEST_PYSLURM", "")
+    if real:
+        path = Path(real) if Path(real).is_absolute() else None
+    else:
+        path = place_stand_in(tmp_path / "library", bin=str(place.bin))
     api = SlurmApi(cli, path=path, warm_up=0, cluster_version=None if real else "25.11.7")
     assert api.why_not() == ""
     caplog.set_level(logging.DEBUG, logger=slurm_api.__name__)
-    yield SlurmBench(api, tmp_path, lane=Lane("default"), stand_in=not real)
+    yield SlurmBench(api, tmp_path, seconds=seconds, lane=lane, stand_in=not real)
     why_not = api.why_not()
     api.close()
-    cluster.cancel_all()
+    place.cancel_all()
     assert why_not == "", "a request lost its process"
     told = [record.getMessage() for record in caplog.get_records("call")]
     assert not [line for line in told if "does not take it" in line], "the command line did the library's work"
@@ -98,10 +158,10 @@ class TestContract(ComputeContract):
         assert job.log.read_text() == f"0027\nmasked\n{Path.cwd()}\n"
 
     def test_a_job_has_the_environment_and_the_limits_that_sbatch_gives_it(
-        self, bench: SlurmBench, cluster: DevCluster
+        self, bench: SlurmBench, place: DevCluster | RunningSite
     ) -> None:
         """srun and mpirun inside a job read what sbatch told it of its request, and users' scripts do."""
-        by_sbatch = SlurmCli(bin_dir=cluster.bin, slurm_conf=cluster.slurm_conf)
+        by_sbatch = SlurmCli(bin_dir=place.bin, slurm_conf=place.slurm_conf)
         job = replace(bench.job("told", "env"), cpus=3, memory_mb=500, requeue=True, env={"SEED": "7"})
         job = replace(job, args=("a b", str(job.script)))
         jobs = [replace(job, log=bench.folder / which / "log") for which in ("theirs", "ours")]
@@ -124,7 +184,7 @@ class TestContract(ComputeContract):
         shown = [
             re.findall(
                 r" ((?:TimeLimit|ReqTRES|MinMemory\w+|CPUs/Task|Requeue|Command|StdIn|WorkDir|NumNodes|Account)=\S*)",
-                cluster.run("scontrol", "-o", "show", "job", outcome.job_id),
+                place.run("scontrol", "-o", "show", "job", outcome.job_id),
             )
             for outcome in ids
             if isinstance(outcome, Accepted)
@@ -139,3 +199,32 @@ class TestContract(ComputeContract):
         job.script.write_bytes(b"#!/bin/sh\r\necho\r\n")
         refused = bench.compute.submit(replace(job, name="dos"))
         assert isinstance(refused, Refused) and refused.reason == "SCRIPT_TEXT"
+
+    @nightly_unless_pyslurm
+    def test_a_controller_that_hangs_leaves_a_submission_in_doubt_and_one_job(
+        self, bench: SlurmBench, place: DevCluster | RunningSite
+    ) -> None:
+        if isinstance(place, RunningSite):
+            pytest.skip("suspends the controller")
+        name = f"ol-d1-doubt-{os.urandom(8).hex()}-1"
+        with place.paused():
+            outcome = bench.compute.submit(bench.job(name, "exit 0"))
+        assert isinstance(outcome, Unknown), outcome
+        bench.until(lambda: name in bench.listing().by_name(), "the job that is there all the same")
+        (row,) = bench.listing().by_name()[name]
+        bench.until_state(row.job_id, JobState.COMPLETED)
+
+    @nightly_unless_pyslurm
+    def test_a_controller_that_is_stopped_refuses_for_now_and_has_no_job(
+        self, bench: SlurmBench, place: DevCluster | RunningSite
+    ) -> None:
+        if isinstance(place, RunningSite):
+            pytest.skip("stops the controller")
+        place.stop_controller()
+        try:
+            outcome = bench.compute.submit(bench.job("stopped", "exit 0"))
+        finally:
+            place.start_controller()
+        assert isinstance(outcome, Refused), outcome
+        assert (outcome.reason, outcome.when) == ("ControllerDown", When.LATER)
+        assert "stopped" not in bench.listing().by_name()
