@@ -122,7 +122,7 @@ class Simulated:
         if self.faults.controller_down:
             return NoAnswer("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
         self._purge()
-        return Listing(tuple(job.row() for job in self._listed.values()))
+        return Listing(tuple(job.as_listed() for job in self._listed.values()))
 
     def history(self, since: float, ids: Iterable[str], names: Iterable[str]) -> History | NoAnswer | Unavailable:
         self._catch_up()

@@ -120,6 +120,8 @@ class Observation:
         if row is not None and (not row.name or row.name == job_name):
             if row.state is JobState.CANCELLED and not row.cancelled_by:
                 return self._cancelled(row, job_name)
+            if row.state is JobState.FAILED and row.exit_code is None:
+                row = self._failed(row, job_name)
             return Sighting(answered=True, listed=True, row=row)
         if not self.complete:
             return Sighting(answered=False, listed=False, row=None)
@@ -143,6 +145,14 @@ class Observation:
         if past is not None and past.name in ("", job_name) and past.state is JobState.CANCELLED:
             row = replace(row, cancelled_by=past.cancelled_by)
         return Sighting(answered=True, listed=True, row=row)
+
+    def _failed(self, row: JobRow, job_name: str) -> JobRow:
+        """squeue shows no exit code, which tells our own program's refusals from a node that starts nothing. Accounting
+        does; nobody waits for it."""
+        past = self._history_ids.get(row.job_id)
+        if past is not None and past.name in ("", job_name) and past.state is JobState.FAILED:
+            return replace(row, exit_code=past.exit_code, signal=past.signal)
+        return row
 
     def preemption_cancels(self, partition: str) -> bool:
         """Whether the site ends preempted jobs of `partition` (empty: the default one) for good. Asked at most once per

@@ -140,12 +140,11 @@ _NOW = select(func.clock_timestamp())
 
 def ask_about(observation: Observation, attempts: Iterable[Live]) -> None:
     """Ask accounting, in one query, about every live attempt that the listing lacks (jobs by id, intents by name) or
-    shows as cancelled by nobody knows whom."""
+    shows as cancelled by nobody knows whom, or as failed nobody knows how."""
     ids, names, since = [], [], []
     for attempt in attempts:
         listed = observation.listed(attempt.job_id) if attempt.job_id is not None else None
-        by_others = listed is not None and listed.state is JobState.CANCELLED and not listed.cancelled_by
-        if attempt.job_id is not None and (listed is None or by_others):
+        if attempt.job_id is not None and (listed is None or _untold(listed)):
             ids.append(attempt.job_id)
         elif attempt.job_id is None and not observation.named(attempt.known_as).listed:
             names.append(attempt.known_as)
@@ -154,6 +153,13 @@ def ask_about(observation: Observation, attempts: Iterable[Live]) -> None:
         since.append(attempt.intent_at)
     if since:
         observation.ask_history(min(since), ids, names)
+
+
+def _untold(row: JobRow) -> bool:
+    """Whether the queue leaves something out that accounting knows."""
+    if row.state is JobState.CANCELLED:
+        return not row.cancelled_by
+    return row.state is JobState.FAILED and row.exit_code is None
 
 
 def fold_attempts(context: Context, observation: Observation, attempts: Sequence[Live]) -> Folded:

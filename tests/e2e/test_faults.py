@@ -19,6 +19,7 @@ from outerloop.controller.tick import dry_tick
 from outerloop.dispatch.observe import observe
 from outerloop.dispatch.settle import fold_attempts, live_attempts
 from outerloop.record.models import Attempt, Heartbeat, Slot, Wake
+from outerloop.slots import Result, SlotDirectory
 from tests.controller_rig.cluster import FileCluster
 from tests.controller_rig.world import World
 
@@ -383,6 +384,37 @@ def test_row_46_a_result_written_while_the_queue_answers_counts(world: World, mo
     monkeypatch.setattr(FileCluster, "listing", while_answering)
     finish(world)
     assert set(outcomes(world)) == {"done"} and world.executions() == 2
+
+
+def test_row_46_row_74_a_result_that_becomes_visible_between_two_looks_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read, asked, decided that the job is lost: the files are read once more before that is believed."""
+    world.submit("better")
+    world.run_measures()
+    for job in world.measuring_jobs():
+        world.cluster.vanish(job)
+    looked: set[str] = set()
+    plain = SlotDirectory.result
+
+    def late(directory: SlotDirectory, n: int) -> Result | None:
+        first = directory.digest not in looked
+        looked.add(directory.digest)
+        return None if first else plain(directory, n)
+
+    monkeypatch.setattr(SlotDirectory, "result", late)
+    deployment = world.open()
+    try:
+        context = deployment.context
+        for _ in range(2):  # the first look at an absence only notes it
+            looked.clear()
+            seen = observe(context.record, context.compute)
+            with context.record.reading() as session:
+                live = live_attempts(session, context.record.realm_id)
+            fold_attempts(context, seen, live)
+    finally:
+        deployment.close()
+    assert outcomes(world) == ["done", "done"]
 
 
 def test_row_64_a_preempted_job_is_alive_while_listed_and_has_one_timer_when_not(make_world: MakeWorld) -> None:

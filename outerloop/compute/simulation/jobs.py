@@ -74,6 +74,11 @@ class Job:
         """Tell accounting."""
         self.history.append((at, self.row()))
 
+    def as_listed(self) -> JobRow:
+        """The row as squeue shows it: nothing of exit codes, restarts or who cancelled."""
+        raw = self.state.name
+        return replace(self.row(), exit_code=None, signal=None, restarts=None, cancelled_by="", raw_state=raw)
+
 
 def as_accounted(job: Job, upto: float) -> JobRow | None:
     """The newest picture that accounting has of a job at an instant; None when it does not know the job yet.

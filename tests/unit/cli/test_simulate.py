@@ -65,6 +65,45 @@ def test_failures_are_tried_again_and_counted() -> None:
     forecast = answer("--climbs", "100", "--failure-rate", "0.3")["forecast"]
     assert isinstance(forecast, dict)
     assert forecast["jobs"] > 230
+    assert run("--failure-rate", "1").exit_code != 0
+
+
+def test_the_quantiles_are_those_of_climbs_that_come_one_after_another() -> None:
+    load = ("--climbs", "10", "--measures", "1", "--minutes", "60", "--spread", "0", "--cadence-seconds", "60")
+    done = CliRunner().invoke(simulate, ["--nodes", "1", "--node-cpus", "1", *load, "--json"], catch_exceptions=False)
+    forecast = json.loads(done.output)["forecast"]
+    for name, hours in (("seconds", 10), ("median_verdict", 5), ("p90_verdict", 9)):
+        assert hours * 3600 <= forecast[name] <= hours * 3600 + 150, name
+    assert forecast["busy"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_gpus_are_what_is_busy_where_they_are_asked_for() -> None:
+    load = ("--climbs", "40", "--measures", "1", "--minutes", "60", "--spread", "0", "--gpus", "2", "--node-gpus", "4")
+    forecast = answer(*load)["forecast"]
+    assert isinstance(forecast, dict)
+    # 40 jobs of two GPUs on 40 GPUs are two hours of all of them.
+    assert 2 * 3600 <= forecast["seconds"] <= 2 * 3600 + 600
+    assert forecast["busy"] == pytest.approx(1.0, abs=0.1) and forecast["gpu_hours"] == pytest.approx(80.0)
+
+
+@pytest.mark.parametrize(("mode", "wakes"), [("never", 0), ("auto", 2), ("always", 4)])
+def test_so_many_climbs_are_decided_by_a_wake_as_the_settings_let(tmp_path: Path, mode: str, wakes: int) -> None:
+    (tmp_path / "config.toml").write_text(
+        f'state = "{tmp_path / "state"}"\nbackend = "local"\n[wake]\nmode = "{mode}"\ncap = 4\n'
+    )
+    load = ("--climbs", "10", "--measures", "1", "--minutes", "60", "--spread", "0", "--cadence-seconds", "86400")
+    forecast = answer(*load)["forecast"]
+    assert isinstance(forecast, dict)
+    assert (forecast["by_wake"], forecast["by_tick"]) == (wakes, 10 - wakes)
+
+
+def test_work_that_the_lane_does_not_grant_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        f'state = "{tmp_path / "state"}"\nbackend = "slurm"\n[lanes.default]\nmax_minutes = 30\n'
+    )
+    assert run("--minutes", "10").exit_code == 0
+    refused = run("--minutes", "31")
+    assert refused.exit_code == 3 and "the lane allows 30" in refused.output
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:

@@ -113,7 +113,10 @@ def test_afterany_starts_when_the_last_one_ends_however_it_ended() -> None:
     rig.cluster.cancel_by(one, "0")
     rig.cluster.advance(8)
     assert rig.state(waiting) is JobState.PENDING
-    rig.cluster.advance(40)
+    rig.cluster.advance(10)
+    assert (rig.state(one), rig.state(two)) == (JobState.COMPLETING, JobState.COMPLETED)
+    assert rig.state(waiting) is JobState.PENDING, "the last one counts, and it is still being killed"
+    rig.cluster.advance(30)
     assert [run.job_id for run in rig.ran] == [one, two, waiting]
     assert rig.state(one) is JobState.CANCELLED
 
@@ -187,7 +190,9 @@ def test_preempted_jobs_come_back_only_where_they_may() -> None:
         rig.cluster.advance(1)
         rig.cluster.preempt(job)
         assert rig.state(job) is state
-        rig.cluster.advance(125)
+        rig.cluster.advance(115)
+        assert len(rig.ran) == 1, "a requeued job waits for longer than a credential lives"
+        rig.cluster.advance(10)
         assert [run.restart for run in rig.ran] == ([0, 1] if state is JobState.PENDING else [0])
 
 
@@ -265,6 +270,103 @@ def test_a_job_held_in_a_full_queue_keeps_the_reason_and_lets_others_pass() -> N
     ]
     listing = rig.cluster.listing()
     assert isinstance(listing, Listing) and listing.by_id()[held].reason == "JobHeldAdmin"
+
+
+def test_a_failed_node_requeues_what_may_be_requeued() -> None:
+    rig = Rig(nodes=2)
+    job = rig.job(requeue=True)
+    rig.cluster.advance(1)
+    rig.cluster.fail_node(rig.ran[0].node, zombies=False)
+    assert (rig.state(job), rig.finished) == (JobState.PENDING, [])
+    rig.cluster.advance(200)
+    assert [run.restart for run in rig.ran] == [0, 1] and rig.ran[1].node != rig.ran[0].node
+    assert rig.finished == [job]
+
+
+def test_a_running_job_is_killed_after_kill_wait_and_the_request_may_be_lost() -> None:
+    rig = Rig()
+    job = rig.job()
+    rig.cluster.advance(1)
+    rig.cluster.faults.cancels_lost = True
+    assert rig.cluster.cancel([job]) is None and rig.state(job) is JobState.RUNNING
+    rig.cluster.faults.cancels_lost = False
+    assert rig.cluster.cancel([job]) is None and rig.state(job) is JobState.COMPLETING
+    rig.cluster.advance(29)
+    assert rig.state(job) is JobState.COMPLETING
+    rig.cluster.advance(2)
+    assert rig.state(job) is JobState.CANCELLED and rig.finished == []
+
+
+def test_the_queue_does_not_say_by_whom_a_job_was_cancelled_nor_with_what_code_it_failed() -> None:
+    rig = Rig(uid="4711")
+    ours, theirs = rig.job(), rig.job()
+    rig.cluster.cancel([ours])
+    rig.cluster.cancel_by(theirs, "0")
+    rig.code = 3
+    failed = rig.job()
+    rig.cluster.advance(20)
+    listing = rig.cluster.listing()
+    assert isinstance(listing, Listing)
+    rows = listing.by_id()
+    assert {(row.cancelled_by, row.exit_code, row.restarts) for row in rows.values()} == {("", None, None)}
+    told = rig.accounted(ours, theirs, failed)
+    assert [told[job].cancelled_by for job in (ours, theirs)] == ["4711", "0"]
+    assert (told[failed].state, told[failed].exit_code) == (JobState.FAILED, 3)
+
+
+def test_a_held_job_stays_held_when_what_it_waits_for_ends() -> None:
+    rig = Rig()
+    first = rig.job()
+    held = rig.job("w", after=(first,))
+    rig.cluster.hold(held)
+    rig.cluster.advance(100)
+    assert rig.state(first) is JobState.COMPLETED and rig.state(held) is JobState.PENDING and len(rig.ran) == 1
+    assert rig.cluster.jobs[held].reason == "JobHeldAdmin"
+
+
+def test_a_lost_job_leaves_no_trace_and_its_script_no_end() -> None:
+    rig = Rig()
+    job = rig.job()
+    rig.cluster.advance(1)
+    rig.cluster.lose(job)
+    rig.cluster.advance(100)
+    assert rig.state(job) is None and rig.accounted(job) == {} and rig.finished == []
+
+
+def test_memory_and_accidents_end_a_job_in_their_own_states() -> None:
+    rig = Rig()
+    killed, full = rig.job(), rig.job()
+    rig.cluster.advance(1)
+    rig.cluster.kill(killed)
+    rig.cluster.kill(full, out_of_memory=True)
+    assert (rig.state(killed), rig.state(full)) == (JobState.FAILED, JobState.OUT_OF_MEMORY)
+    rig.cluster.work = lambda run: Outcome(1.0, out_of_memory=True)
+    complete = rig.job()
+    rig.cluster.advance(5)
+    assert rig.state(complete) is JobState.OUT_OF_MEMORY
+    rig.cluster.advance(100)
+    assert rig.finished == []
+
+
+def test_a_history_begins_where_it_was_asked_to() -> None:
+    rig = Rig()
+    job = rig.job()
+    rig.cluster.advance(20)
+    asked = [rig.cluster.history(since, [job], []) for since in (1000.0, 1015.0)]
+    assert [len(told.jobs) for told in asked if isinstance(told, History)] == [1, 0]
+
+
+def test_the_same_seed_ends_a_job_at_the_same_moment_and_another_one_elsewhere() -> None:
+    def late(seed: int) -> float:
+        rig = Rig()
+        rig.cluster = Simulated(rig.cluster.site, Clock(1000.0), lambda run: Outcome(1e6), seed=seed)
+        job = rig.job(minutes=1.0)
+        rig.cluster.advance(200)
+        ended = rig.cluster.jobs[job].ended
+        assert ended is not None
+        return ended
+
+    assert late(3) == late(3) and len({late(seed) for seed in range(5)}) == 5
 
 
 # -- arrays

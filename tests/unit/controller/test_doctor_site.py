@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from outerloop import __version__
 from outerloop.cli import app
-from outerloop.compute.protocol import Refused, SiteLimits, When
+from outerloop.compute.protocol import JobSpec, Refused, SiteLimits, When
 from outerloop.compute.slurm import TOOLS, SlurmCli
 from outerloop.controller.doctor.access import access, admitted
 from outerloop.controller.doctor.cluster import backend, lanes
@@ -187,6 +187,70 @@ def test_row_19_the_first_spelling_that_is_taken_is_proposed(
     assert site.tried["lanes", "gpu", setting].splitlines()[-1].endswith("taken")
 
 
+def test_what_is_set_is_tried_first_and_kept_where_it_is_taken(site: Site, fake: FakeSlurm) -> None:
+    set_ = {"gpu_flag": "gpus", "memory_flag": "mem-per-cpu"}
+    lanes = {"gpu": site.settings.lanes["gpu"].model_copy(update=set_), "default": site.settings.lanes["default"]}
+    site.settings = site.settings.model_copy(update={"lanes": lanes})
+    fake.rule("sbatch", argv="--test-only", stderr="sbatch: Job 5 to start\n")
+    assert told(list(spellings(site))) == [("spelling", OK)] and differences(site) == {}
+    assert {path[2]: value for path, value in site.proposed.items() if path[1] == "gpu"} == set_
+
+
+def test_a_controller_that_falls_silent_is_not_taken_for_a_refusal(site: Site, fake: FakeSlurm) -> None:
+    silent = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+    fake.rule("sbatch", argv="--mem=.*partition=a100", rc=1, stderr=silent)
+    fake.rule("sbatch", argv="--test-only", stderr="sbatch: Job 5 to start\n")
+    [finding] = [finding for finding in spellings(site) if finding.name == "lane gpu"]
+    assert (finding.level, finding.cluster) == (WARN, True) and "memory_flag could not be tried" in finding.sentence
+    assert ("lanes", "gpu", "memory_flag") not in site.proposed
+
+
+def test_a_lane_of_a_partition_that_there_is_not_is_not_tried(site: Site, fake: FakeSlurm) -> None:
+    lane = site.settings.lanes["gpu"].model_copy(update={"partition": "a1000"})
+    site.settings = site.settings.model_copy(update={"lanes": {**site.settings.lanes, "gpu": lane}})
+    fake.rule("sbatch", argv="--test-only", stderr="sbatch: Job 5 to start\n")
+    assert told(list(spellings(site))) == [("spelling", OK)]
+    assert all("--partition=a1000" not in call.argv for call in fake.calls("sbatch"))
+    assert ("lane gpu", FAIL) in told(list(lanes(site)))
+
+
+def test_an_account_that_opens_the_way_to_the_next_refusal_is_kept(site: Site, fake: FakeSlurm) -> None:
+    """The site asks for an account and then for a QOS of it: each refusal is about the next setting."""
+    failed = "sbatch: error: Batch job submission failed: "
+    fake.rule("sacctmgr", argv="associations", stdout="lab|||\nlab-b||fast|fast\n")
+    fake.rule("sbatch", argv="--account=lab-b .*--qos=fast", stderr="sbatch: Job 5 to start\n")
+    fake.rule("sbatch", argv="--account=lab-b ", rc=1, stderr=f"{failed}Invalid qos specification\n")
+    fake.rule("sbatch", argv="--test-only", rc=1, stderr=f"{failed}Invalid account or account/partition combination\n")
+    job, found = tried(site, CPU)
+    assert told(found) == [("lane default", FAIL), ("lane default", FAIL)]
+    assert job is not None and (job.lane.account, job.lane.qos) == ("lab-b", "fast")
+    assert site.proposed == {("lanes", "default", "account"): "lab-b", ("lanes", "default", "qos"): "fast"}
+
+
+def test_a_partition_that_asks_for_a_reservation_is_given_ones_own(site: Site, fake: FakeSlurm) -> None:
+    """It says only that access is denied."""
+    denied = "sbatch: error: Batch job submission failed: Access/permission denied\n"
+    fake.rule("sacctmgr", argv="associations", stdout="lab|||\n")
+    rows = "ReservationName=others Users=nobody Accounts=(null) State=ACTIVE\n"
+    fake.rule("scontrol", argv="reservation", stdout=f"{rows}ReservationName=friday Accounts=lab State=ACTIVE\n")
+    fake.rule("sbatch", argv="--reservation=friday", stderr="sbatch: Job 5 to start\n")
+    fake.rule("sbatch", argv="--test-only", rc=1, stderr=denied)
+    job, found = tried(site, {**CPU, "ReqResv": "YES"})
+    assert job is not None and site.proposed == {("lanes", "default", "reservation"): "friday"}
+    site.proposed.clear()
+    job, found = tried(site, CPU)
+    assert job is None and told(found) == [("lane default", FAIL)] and site.proposed == {}
+
+
+def tried(site: Site, partition: dict[str, str]) -> tuple[JobSpec | None, list[Finding]]:
+    """The default lane's job, as `admitted` would have it let in."""
+    cli = site.compute
+    assert isinstance(cli, SlurmCli)
+    script = site.config.with_name("true.sh")
+    script.write_text("#!/bin/sh\n")
+    return admitted(site, cli, "default", _job(site, script, site.settings.lane("default")), partition)
+
+
 def test_a_lane_that_takes_no_spelling_and_a_silent_controller_propose_nothing(site: Site, fake: FakeSlurm) -> None:
     no = "sbatch: error: Batch job submission failed: Invalid generic resource (gres) specification\n"
     fake.rule("sbatch", argv="--mem", rc=1, stderr=no)
@@ -211,11 +275,7 @@ def test_an_account_or_qos_is_looked_up_tried_and_proposed(
     fake.rule("sacctmgr", argv="associations", stdout=answers)
     fake.rule("sbatch", argv=f"--{setting}={taken} ", stderr="sbatch: Job 5 to start\n")
     fake.rule("sbatch", argv="--test-only", rc=1, stderr=f"sbatch: error: Batch job submission failed: {refusal}\n")
-    cli = site.compute
-    assert isinstance(cli, SlurmCli)
-    script = site.config.with_name("true.sh")
-    script.write_text("#!/bin/sh\n")
-    job, found = admitted(site, cli, "default", _job(site, script, site.settings.lane("default")), CPU)
+    job, found = tried(site, CPU)
     assert job is not None and getattr(job.lane, setting) == taken
     assert told(found) == [("lane default", FAIL)] and site.proposed == {("lanes", "default", setting): taken}
     assert refusal in site.tried["lanes", "default", setting]

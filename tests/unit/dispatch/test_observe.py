@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -20,7 +20,9 @@ from outerloop.compute.protocol import (
     SubmitOutcome,
     Unavailable,
 )
+from outerloop.dispatch.live import LiveRow
 from outerloop.dispatch.observe import HISTORY_MARGIN, Observation, Sighting, observe
+from outerloop.dispatch.settle import ask_about
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 EMPTY, DOWN = History(()), NoAnswer("down")
@@ -206,6 +208,50 @@ def test_accounting_is_asked_once_from_an_hour_before_and_an_array_by_one_id() -
     silent = Answers(queue=DOWN)
     Observation(NOW, DOWN, silent).ask_history(NOW, ["8"], [])
     assert silent.questions == [], "a queue that is silent is no reason to burden the accounts"
+
+
+@pytest.mark.parametrize(
+    ("past", "code"),
+    [
+        (History((JobRow("8", OURS, JobState.FAILED, exit_code=96),)), 96),
+        (History((JobRow("8", "", JobState.FAILED, exit_code=99),)), 99),
+        (History((JobRow("8", "another", JobState.FAILED, exit_code=96),)), None),
+        (History((JobRow("8", OURS, JobState.RUNNING),)), None),
+        (EMPTY, None),
+        (DOWN, None),
+        (Unavailable("no accounting"), None),
+    ],
+)
+def test_accounting_says_how_a_listed_job_failed_and_nobody_waits_for_it(
+    past: History | NoAnswer | Unavailable, code: int | None
+) -> None:
+    listed = JobRow("8", OURS, JobState.FAILED)
+    sighting = sees(Listing((listed,)), past, "8").job("8", OURS)
+    assert sighting.answered and sighting.listed and sighting.row is not None
+    assert (sighting.row.state, sighting.row.exit_code) == (JobState.FAILED, code)
+
+
+def live(job_id: str | None, name: str = OURS, minutes_ago: int = 0) -> LiveRow:
+    state = "intent" if job_id is None else "submitted"
+    return LiveRow(1, state, job_id, name, "", "", None, NOW - timedelta(minutes=minutes_ago), None)
+
+
+def test_accounting_is_asked_about_what_the_queue_lacks_or_leaves_out_and_about_nothing_else() -> None:
+    rows = (
+        RUNNING,
+        JobRow("1", OURS, JobState.CANCELLED),
+        JobRow("2", OURS, JobState.CANCELLED, cancelled_by="7"),
+        JobRow("3", OURS, JobState.FAILED),
+        JobRow("4", OURS, JobState.FAILED, exit_code=1),
+        JobRow("5", OURS, JobState.COMPLETED),
+    )
+    answers = Answers(queue=Listing(rows))
+    seen = Observation(NOW, answers.listing(), answers)
+    ask_about(seen, [live(row.job_id) for row in rows if row.job_id not in "13"])
+    ask_about(seen, [live(None)])
+    assert answers.questions == [], "the queue says all there is to know of them"
+    ask_about(seen, [live(i, minutes_ago=int(i)) for i in ("8", "1", "3", "5", "9")] + [live(None, "lost", 30)])
+    assert answers.questions == [(NOW.timestamp() - 3600 - 30 * 60, ["1", "3", "9"], ["lost"])]
 
 
 def test_an_observation_began_before_the_queue_was_asked() -> None:
