@@ -137,7 +137,7 @@ def entry(
 def _submit(deployment: Deployment, prepared: PreparedEntry, *, again: bool, wait: bool, as_json: bool) -> None:
     from outerloop.controller.advance import advance
     from outerloop.controller.entry_data import store_data
-    from outerloop.controller.submit import Refusal, checks_problem, enqueue, leave_in_inbox, week_budget_problem
+    from outerloop.controller.submit import Refusal, checks_problem, enqueue, week_budget_problem
     from outerloop.controller.submit_entry import ask_again
 
     try:
@@ -153,8 +153,10 @@ def _submit(deployment: Deployment, prepared: PreparedEntry, *, again: bool, wai
             raise CliError(over, ExitCode.REFUSED)
         store_data(deployment.root, Path(request.data_path), prepared.table.lines())
         asks(request.id)
-        leave_in_inbox(deployment.root, request)
-        enqueue(deployment.record, deployment.root, request)
+        try:
+            enqueue(deployment.record, deployment.root, request)
+        except Refusal as error:
+            raise CliError(str(error), ExitCode.REFUSED) from error
     elif answered.state != "ended":
         # who gives the same rows again puts them back where somebody had deleted them
         store_data(deployment.root, Path(answered.request["data_path"]), prepared.table.lines())

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.dialects.postgresql import Insert, insert
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.orm import Session
 
 from outerloop.compute.local_admission import FREE_LANE, beyond
 from outerloop.contract import CONTRACT_FILE, Benchmark, Contract
@@ -38,12 +39,13 @@ from outerloop.dispatch.submit import walltime_minutes
 from outerloop.effects import effect
 from outerloop.printable import one_line
 from outerloop.record.models import Run
-from outerloop.record.store import Record
+from outerloop.record.store import Record, RecordUnavailable
 from outerloop.settings import Settings, choose_lane, effective_backend
 from outerloop.slots import StateRoot
 from outerloop.slots.files import publish, read_json, replace
 
 __all__ = [
+    "ChecksHeld",
     "Prepared",
     "Refusal",
     "checks_problem",
@@ -58,11 +60,19 @@ __all__ = [
 
 CHECK_DAYS = 7
 """The week of contamination checks."""
+CHECKS_PATIENCE_SECONDS = 10.0
+"""How long one who submits an entry waits for another who does: who is not stopped only writes three small files."""
+LOCK_NOT_AVAILABLE = "55P03"
+"""SQLSTATE of a lock_timeout that ran out (PostgreSQL manual, appendix A)."""
 _STRENGTH = {"none": 0, "bwrap": 1, "apptainer": 2}
 
 
 class Refusal(Exception):
     """The climb cannot be taken; the text has every reason. Nothing was recorded."""
+
+
+class ChecksHeld(RecordUnavailable):
+    """Another submission of an entry holds the count of contamination checks and does not come to an end."""
 
 
 @dataclass(frozen=True)
@@ -354,16 +364,20 @@ def checks_problem(record: Record, request: EntryRequest) -> str | None:
     An answer above or below, asked often enough with rows left out, would tell which tasks a sealed suite has.
     """
     with record.reading() as session:
-        used = session.scalar(
-            select(func.count(Run.question.distinct())).where(
-                Run.realm_id == record.realm_id,
-                Run.kind == "entry",
-                Run.benchmark == request.challenge,
-                Run.submitter == request.submitter,
-                Run.question != request.question,
-                Run.created_at > func.now() - timedelta(days=CHECK_DAYS),
-            )
+        return _checks_over(session, record.realm_id, request)
+
+
+def _checks_over(session: Session, realm_id: int, request: EntryRequest) -> str | None:
+    used = session.scalar(
+        select(func.count(Run.question.distinct())).where(
+            Run.realm_id == realm_id,
+            Run.kind == "entry",
+            Run.benchmark == request.challenge,
+            Run.submitter == request.submitter,
+            Run.question != request.question,
+            Run.created_at > func.now() - timedelta(days=CHECK_DAYS),
         )
+    )
     if (used or 0) < request.contamination_checks:
         return None
     return (
@@ -372,20 +386,57 @@ def checks_problem(record: Record, request: EntryRequest) -> str | None:
     )
 
 
+def _take_check(session: Session, realm_id: int, request: EntryRequest) -> bool:
+    """Whether the entry is recorded already; if not, it has a check now, and who asks next waits for our commit.
+
+    Raises Refusal when no check is left, ChecksHeld.
+    """
+    name = f"checks:{realm_id}:{request.submitter}:{request.challenge}"
+    session.execute(text(f"set local lock_timeout = {round(CHECKS_PATIENCE_SECONDS * 1000)}"))
+    try:
+        session.execute(text("select pg_advisory_xact_lock(hashtext(:t))"), {"t": name})
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+            raise
+        raise ChecksHeld(
+            f"another process has been submitting an entry of {request.submitter} to {request.challenge} for more than"
+            f" {CHECKS_PATIENCE_SECONDS:g} seconds (is it stopped?), so the contamination checks can't be counted"
+        ) from error
+    if session.get(Run, request.id) is not None:
+        return True
+    if over := _checks_over(session, realm_id, request):
+        raise Refusal(over)
+    return False
+
+
 def enqueue(record: Record, root: StateRoot, request: Request) -> bool:
-    """Write the request into the run's folder and the record. True when this call made the run. Idempotent."""
-    publish(root.request(request.id), request.to_json(), name="run.request")
-    # Another process may have asked the same meanwhile: its request is the one that counts.
-    stored = read_json(root.request(request.id))
-    if stored is not None:
-        request = read_request(stored)
+    """Write the request into the run's folder and the record. True when this call made the run. Idempotent.
+
+    An entry comes into the inbox here, once it has its contamination check: nobody who is refused ever has to take a
+    request back that another process, which submits the same, may rely on.
+
+    Raises Refusal when other entries took the last check, with nothing written, and ChecksHeld.
+    """
+    if not isinstance(request, EntryRequest):
+        request = _put_into_folder(root, request)
     with record.transaction("tx.enqueue") as session:
+        if isinstance(request, EntryRequest):
+            if not _take_check(session, record.realm_id, request):
+                leave_in_inbox(root, request)
+            request = _put_into_folder(root, request)
         made = session.scalar(insert_run(record.realm_id, request).returning(Run.id))
     inbox = root.inbox_request(request.id)
     if inbox.exists():
         with effect("inbox.remove"):
             inbox.unlink(missing_ok=True)
     return made is not None
+
+
+def _put_into_folder(root: StateRoot, request: Request) -> Request:
+    publish(root.request(request.id), request.to_json(), name="run.request")
+    # Another process may have asked the same meanwhile: its request is the one that counts.
+    stored = read_json(root.request(request.id))
+    return request if stored is None else read_request(stored)
 
 
 def insert_run(realm_id: int, request: Request) -> Insert:
@@ -448,7 +499,14 @@ def import_inbox(
                     again(request)
                 except Refusal as error:
                     problems.append(f"inbox/{name}: {error}")
-            enqueue(record, root, request)
+            try:
+                enqueue(record, root, request)
+            except Refusal as error:
+                problems.append(f"inbox/{name} waits until a check is free, or until you delete it: {error}")
+                continue
+            except ChecksHeld as error:
+                problems.append(f"inbox/{name} waits for the next tick: {error}")
+                continue
         except OSError as error:
             if concerns_all(error):
                 raise

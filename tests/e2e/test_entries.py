@@ -27,6 +27,7 @@ from outerloop.controller.rebuild import rebuild
 from outerloop.posttrain.fetch import fetch
 from outerloop.record.models import Attempt, Champion, Event, Measure, Run, Slot
 from tests.controller_rig.entries import EntryWorld
+from tests.controller_rig.world import resume, stopped, wait_for
 from tests.e2e.test_crash_points import TABLES, points_of
 from tests.postgres.conftest import _execute
 from tests.posttrain.test_fetch import REVISION, Hub
@@ -212,7 +213,12 @@ def test_what_lay_in_the_inbox_waits_for_a_contamination_check(world: EntryWorld
     left = world.data("left", "60")
     assert world.forked(lambda: world.enter(left, *options), fault="after:inbox.write:kill") == -signal.SIGKILL
     [waiting] = (world.state.path / "inbox").iterdir()
+    # Another one saw a check left as the first did, and comes later: it is refused and leaves no request.
+    slow = ("submit", "entry", "tiny-sums", "--train", world.data("slow", "80"), *options)
+    pid = world.start(lambda: world.cli(*slow, code=3), fault="after:entry.data:stop")
+    wait_for(lambda: stopped(pid), 60, "the stop")
     first = world.enter(world.data("first", "70"), *options)
+    assert resume(pid) == 0 and list((world.state.path / "inbox").iterdir()) == [waiting]
     assert "1 of 1, 0 remain" in world.cli("submit", "entry", "tiny-sums", "--train", left, *options, code=3)
     for _ in range(2):
         [told] = [note for note in world.tick().notes if "inbox" in note]
