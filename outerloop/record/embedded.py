@@ -1,12 +1,13 @@
 """A Postgres server of our own in a folder: started by whoever needs it first, shared, outliving its clients.
 
-Covered: making the data folder, starting, finding, stopping, and every accident on the way: root, long paths, two
-starters, SIGKILL of a client, of the starter or of the server, a stale or recycled pid, another host, a full disk.
+Covered: making the data folder, starting, finding, stopping, removing, and every accident on the way: root, long
+paths, two starters, a start during a removal, SIGKILL of a client, of the starter or of the server, a stale or recycled
+pid, another host, a full disk.
 Not covered: the programs (binaries.py), tables (models.py, migrate.py), anything across hosts.
 
 A folder looks like this:
 
-    lock          flock of whoever starts or stops
+    lock          flock of whoever starts, stops or removes
     password      of the one role, mode 0600; authentication is scram-sha-256 on a Unix socket, never trust
     server.json   host, place of the data, place of the socket
     data/ run/    PGDATA and the socket; run/ is /tmp/ol-<hash> where the path would be too long for a socket
@@ -21,13 +22,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from outerloop.record.server.errors import (
@@ -49,14 +50,13 @@ from outerloop.record.server.launch import (
     runnable,
 )
 from outerloop.record.server.place import (
-    AWAY,
     PORT,
+    STATE,
     Place,
     account_name,
     check_host,
     data_version,
     locked,
-    make_folder,
     make_password,
     new_place,
     password_of,
@@ -65,6 +65,7 @@ from outerloop.record.server.place import (
     write_state,
 )
 from outerloop.record.server.processes import alive, clear_the_dead, postmaster, says_ready, until
+from outerloop.record.server.removal import go_on, leave, tear_down
 
 __all__ = [
     "FAST_VARIABLE",
@@ -81,6 +82,8 @@ __all__ = [
 ]
 
 DATABASE = "outerloop"
+STOP_SECONDS = 60.0
+_Seen = TypeVar("_Seen")
 
 
 @dataclass(frozen=True)
@@ -106,23 +109,29 @@ def ensure_running(folder: Path | str, *, bin_dir: Path | str | None = None, ado
     """
     folder = Path(folder).absolute()
     with explained(folder):
-        written = read_state(folder)
-        if written is not None:
-            check_host(folder, written, adopt_host=adopt_host)
-            place = place_of(folder, written)
-            if written["host"] == socket.gethostname() and _answers(place):
-                return _url(place)
-        if os.environ.get("SLURM_JOB_ID"):
+        in_job = bool(os.environ.get("SLURM_JOB_ID"))
+        try:
+            written = read_state(folder)
+            if written is not None:
+                check_host(folder, written, adopt_host=adopt_host)
+                place = place_of(folder, written)
+                if written["host"] == socket.gethostname() and _answers(place):
+                    return _url(place)
+        except OtherHostError:
+            raise
+        except EmbeddedError:
+            if in_job:
+                raise  # else the lock tells a removal that is under way from damage
+        if in_job:
             raise NotRunningError(
                 f"the embedded Postgres in {folder} is not running, and it is not started from inside a Slurm job,"
                 " because Slurm would kill it when the job ends; run `outerloop db start` on the login node"
             )
-        make_folder(folder)
-        with locked(folder):
+        with locked(folder, make=True):
             return _start(folder, bin_dir=bin_dir, adopt_host=adopt_host)
 
 
-def stop(folder: Path | str, *, timeout_seconds: float = 60.0) -> bool:
+def stop(folder: Path | str, *, timeout_seconds: float = STOP_SECONDS) -> bool:
     """Shut the server in `folder` down, ending its sessions. False when it was not running."""
     folder = Path(folder).absolute()
     with explained(folder):
@@ -130,74 +139,100 @@ def stop(folder: Path | str, *, timeout_seconds: float = 60.0) -> bool:
         if written is None:
             return False
         check_host(folder, written, adopt_host=False)
-        place = place_of(folder, written)
-        with locked(folder):
-            pid = postmaster(place)
-            if pid is None:
-                return False
-            _shut_down(pid, timeout_seconds)
-            return True
+        with locked(folder) as held:
+            return held and _stop(folder, timeout_seconds)
+
+
+def _stop(folder: Path, timeout_seconds: float) -> bool:
+    written = read_state(folder)
+    if written is None:
+        return False
+    check_host(folder, written, adopt_host=False)
+    pid = postmaster(place_of(folder, written))
+    if pid is None:
+        return False
+    _shut_down(pid, timeout_seconds)
+    return True
 
 
 def status(folder: Path | str) -> Status:
     """What is known of the server in `folder`; starts nothing. Raises EmbeddedError when the folder is unreadable."""
-    folder = Path(folder).absolute()
-    with explained(folder):
-        written = read_state(folder)
-        if written is None:
-            return Status(False, False, "", None, "", "", "", "", "")
-        place = place_of(folder, written)
-        here = written["host"] == socket.gethostname()
-        pid = postmaster(place) if here else None
-        return Status(
-            exists=True,
-            running=pid is not None and _answers(place),
-            host=written["host"],
-            pid=pid,
-            data=str(place.data),
-            socket=str(place.run),
-            version=data_version(place) or "",
-            account=account_name(place.uid),
-            url=_url(place, password=""),
-        )
+    return _seen(Path(folder).absolute(), _status)
+
+
+def _status(folder: Path) -> Status:
+    written = read_state(folder)
+    if written is None:
+        return Status(False, False, "", None, "", "", "", "", "")
+    place = place_of(folder, written)
+    here = written["host"] == socket.gethostname()
+    pid = postmaster(place) if here else None
+    return Status(
+        exists=True,
+        running=pid is not None and _answers(place),
+        host=written["host"],
+        pid=pid,
+        data=str(place.data),
+        socket=str(place.run),
+        version=data_version(place) or "",
+        account=account_name(place.uid),
+        url=_url(place, password=""),
+    )
 
 
 def url_of(folder: Path | str) -> str:
     """The URL (with password) of the server in `folder`, whether or not it runs. Raises EmbeddedError without one."""
-    folder = Path(folder).absolute()
+    return _seen(Path(folder).absolute(), _url_of)
+
+
+def _url_of(folder: Path) -> str:
+    written = read_state(folder)
+    if written is None:
+        raise NotRunningError(f"there is no embedded Postgres in {folder} yet; run `outerloop db start`")
+    return _url(place_of(folder, written))
+
+
+def _seen(folder: Path, look: Callable[[Path], _Seen]) -> _Seen:
+    """What a look without the lock sees. Where server.json changed meanwhile, what seemed damaged was being removed."""
     with explained(folder):
-        written = read_state(folder)
-        if written is None:
-            raise NotRunningError(f"there is no embedded Postgres in {folder} yet; run `outerloop db start`")
-        return _url(place_of(folder, written))
+        while True:
+            before = _stamp(folder)
+            try:
+                return look(folder)
+            except (EmbeddedError, OSError):
+                if _stamp(folder) == before:
+                    raise
+
+
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    try:
+        facts = (folder / STATE).stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_ctime_ns
 
 
 def remove(folder: Path | str) -> None:
-    """Stop the server in `folder` and delete it with everything in it. The record can be rebuilt from the slots."""
+    """Stop the server in `folder` and delete it with everything in it. The record can be rebuilt from the slots.
+
+    Under the folder's lock: who starts one meanwhile waits, and gets a new one.
+    """
     folder = Path(folder).absolute()
-    stop(folder)
     with explained(folder):
-        written = read_state(folder)
-        if written is not None:
-            place = place_of(folder, written)
-            if place.home != folder and place.home.parent != AWAY:
-                raise EmbeddedError(f"{folder / 'server.json'} names {place.home}, which is not ours to delete")
-            for path in (place.home, place.run):
-                _delete(path)
-        _delete(folder)
-
-
-def _delete(path: Path) -> None:
-    """Remove a tree. Who removes it at the same time is no fault: what has gone is what was wanted."""
-
-    def failed(_function: Any, _path: str, error: Any) -> None:
-        if not isinstance(error[1], FileNotFoundError):
-            raise error[1]
-
-    shutil.rmtree(path, onerror=failed)
+        with locked(folder) as held:
+            if not held:
+                return
+            if read_state(folder) is None and (folder / "data").exists():  # whose server.json somebody took away
+                pid = postmaster(place_of(folder, {"home": str(folder)}))
+                if pid is not None:
+                    _shut_down(pid, STOP_SECONDS)
+            _stop(folder, STOP_SECONDS)
+            tear_down(folder)
+        leave(folder)
 
 
 def _start(folder: Path, *, bin_dir: Path | str | None, adopt_host: bool) -> str:
+    go_on(folder)
     written = read_state(folder)
     if written is not None:
         check_host(folder, written, adopt_host=adopt_host)

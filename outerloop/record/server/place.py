@@ -26,7 +26,9 @@ from outerloop.record.server.errors import EmbeddedError, OtherHostError
 
 __all__ = [
     "AWAY",
+    "LOCK",
     "PORT",
+    "STATE",
     "Place",
     "account_name",
     "check_host",
@@ -44,6 +46,9 @@ __all__ = [
 
 PORT = 5432
 """Part of the socket's name; nothing listens on the network."""
+LOCK = "lock"
+STATE = "server.json"
+"""Names in the folder."""
 AWAY = Path("/var/lib/outerloop")
 """Where root's servers live whose own account can't reach the folder."""
 
@@ -82,18 +87,16 @@ class Place:
         return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.other_account else {}
 
 
-def read_state(folder: Path) -> dict[str, str] | None:
+def read_state(folder: Path, name: str = STATE) -> dict[str, str] | None:
     try:
-        text = (folder / "server.json").read_text(encoding="utf-8")
+        text = (folder / name).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         written = json.loads(text)
         return {"host": str(written["host"]), "home": str(written["home"])}
     except (ValueError, KeyError, TypeError):
-        raise EmbeddedError(
-            f"{folder / 'server.json'} is damaged; stop the server, remove that file and start again"
-        ) from None
+        raise EmbeddedError(f"{folder / name} is damaged; stop the server, remove that file and start again") from None
 
 
 def write_state(folder: Path, place: Place) -> None:
@@ -200,10 +203,36 @@ def check_host(folder: Path, written: dict[str, str], *, adopt_host: bool) -> No
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def locked(folder: Path, *, make: bool = False) -> Iterator[bool]:
+    """The folder's lock, True while it is held. False, and nothing held, where there is no folder; `make` makes one.
+
+    Whoever removes the folder removes the lock's file last: a lock that was got on a file that is the folder's no
+    longer protects nothing, so it is taken again. Raises EmbeddedError when somebody has held it for too long, OSError.
+    """
+    deadline = time.monotonic() + _LOCK_SECONDS
+    handle: int | None = None
+    while handle is None:
+        try:
+            if make:
+                make_folder(folder)
+            handle = _lock_of(folder, deadline)
+        except (FileNotFoundError, FileExistsError):  # removed just now; mkdir says the latter then
+            if not make:
+                break
+            if time.monotonic() > deadline or (folder.exists() and not folder.is_dir()):
+                raise
     try:
-        deadline = time.monotonic() + _LOCK_SECONDS
+        yield handle is not None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _lock_of(folder: Path, deadline: float) -> int | None:
+    """The locked file, None when it was removed meanwhile. Raises FileNotFoundError without a folder."""
+    path = folder / LOCK
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -212,12 +241,17 @@ def locked(folder: Path) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise EmbeddedError(
                         f"another process has been starting or stopping the embedded Postgres in {folder} for more than"
-                        f" {_LOCK_SECONDS:g} seconds (it holds {folder / 'lock'})"
+                        f" {_LOCK_SECONDS:g} seconds (it holds {path})"
                     ) from None
                 time.sleep(_POLL_SECONDS)
-        yield
-    finally:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+    except BaseException:
         os.close(handle)
+        raise
+    os.close(handle)
+    return None
 
 
 def make_password(folder: Path) -> str:
