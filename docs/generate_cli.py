@@ -56,7 +56,8 @@ _MEANINGS = {
     ExitCode.NO_SPACE: "no disk space",
     ExitCode.NOT_FOUND: "not found: run, slot, benchmark; `db rebuild` left something out",
     ExitCode.NO_ACCESS: "no access: the state folder is read-only or another account's",
-    ExitCode.INTERRUPTED: "Ctrl-C in `submit`, which says what was submitted; nothing was cancelled",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C): nothing was cancelled or lost; `submit` and `--wait` say what was"
+    " submitted",
 }
 
 

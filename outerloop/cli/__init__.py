@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-__all__ = ["COMMANDS", "LazyGroup", "app", "main"]
+__all__ = ["COMMANDS", "READING", "LazyGroup", "app", "main", "run"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("outerloop.cli.setup:init", "Write a commented config, migrate, print the crontab line."),
@@ -64,6 +64,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> (module:attribute, one line of help), in the order in which help lists them."""
 
+READING = frozenset({"status", "show", "explain", "logs", "verify", "champions", "view", "compose", "schema", "cron"})
+"""Commands that change nothing: what Ctrl-C says of one is simpler then."""
+
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are needed."""
@@ -81,24 +84,45 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except KeyboardInterrupt:
+            from outerloop.cli.errors import interrupted
+
+            raise interrupted() from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; trouble that has a sentence and a code leaves as one, wherever in the command it began."""
-        import shutil
-
-        from outerloop.cli.errors import explained, fold
-
         try:
-            with explained():
-                return super().invoke(ctx)
+            try:
+                from outerloop.cli.errors import explained
+
+                with explained():
+                    return super().invoke(ctx)
+            except KeyboardInterrupt:
+                from outerloop.cli.errors import interrupted
+
+                raise interrupted(reads=ctx.invoked_subcommand in READING) from None
         except click.ClickException as error:
             if sys.stderr.isatty():
+                import shutil
+
+                from outerloop.cli.errors import ExitCode, fold
+
+                if error.exit_code == ExitCode.INTERRUPTED:
+                    click.echo(err=True)  # below the ^C that the terminal shows
                 fold(error, shutil.get_terminal_size().columns)
             raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] in COMMANDS:
+            ctx.invoked_subcommand = args[0]  # click sets it when the command has been imported, which takes a while
+        elif args and not args[0].startswith("-"):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
@@ -123,7 +147,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog="Exit codes: 0 done, 1 a defect of ours, 2 bad input, 3 refused, 4 the record is unavailable, "
-    "5 the cluster gave no answer, 6 no disk space, 7 not found, 8 no access.",
+    "5 the cluster gave no answer, 6 no disk space, 7 not found, 8 no access, 130 interrupted (Ctrl-C).",
 )
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def app() -> None:
@@ -139,8 +163,8 @@ ALLOCATIONS_BETWEEN_COLLECTIONS = 50_000
 takes a tenth of a short command's time."""
 
 
-def main() -> None:
-    """Entry point of the console script."""
+def run() -> None:
+    """Do what the command line says; ends the process. Called by outerloop.start, which answers Ctrl-C before it."""
     gc.set_threshold(ALLOCATIONS_BETWEEN_COLLECTIONS)
     # Else pydantic reads the metadata of everything that is installed, on a shared disk a file at a time, for plugins
     # which must not change what our files mean anyway.
@@ -148,5 +172,8 @@ def main() -> None:
     app(prog_name="outerloop", windows_expand_args=False)
 
 
-if __name__ == "__main__":
-    main()
+def main() -> None:
+    """As the console script, for who has imported this already."""
+    from outerloop.start import main as start
+
+    start()

@@ -1,5 +1,5 @@
 """`python -m outerloop.cli`, which wake jobs use: it needs no script in PATH."""
 
-from outerloop.cli import main
+from outerloop.start import main
 
 main()

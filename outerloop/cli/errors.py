@@ -15,7 +15,7 @@ site's trouble show a message without a traceback; only a defect of ours shows o
 | 6 | no disk space |
 | 7 | not found: run, slot, benchmark; `db rebuild` left something out |
 | 8 | no access: the state folder is read-only or another account's |
-| 130 | Ctrl-C in `submit`, which says what was submitted; nothing was cancelled |
+| 130 | interrupted (Ctrl-C): nothing was cancelled or lost; `submit` and `--wait` say what was submitted |
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 
 import click
 
-__all__ = ["CliError", "ExitCode", "access_sentence", "explained", "require_writable", "translate"]
+__all__ = ["CliError", "ExitCode", "access_sentence", "explained", "interrupted", "require_writable", "translate"]
 
 
 class ExitCode(IntEnum):
@@ -57,6 +57,17 @@ class CliError(click.ClickException):
     def __init__(self, message: str, code: ExitCode = ExitCode.BAD_INPUT) -> None:
         super().__init__(message)
         self.exit_code = int(code)
+
+
+def interrupted(*, reads: bool = False) -> CliError:
+    """What Ctrl-C in a command leaves as, where the command has nothing to say of its own. `reads`: it only reads."""
+    if reads:
+        return CliError("interrupted: nothing was changed", ExitCode.INTERRUPTED)
+    return CliError(
+        "interrupted: nothing is lost. Each change was made whole or not at all, runs go on with the next tick, and the"
+        " same command can be given again",
+        ExitCode.INTERRUPTED,
+    )
 
 
 _CODES: dict[tuple[str, str], ExitCode] = {
