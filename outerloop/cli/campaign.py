@@ -53,7 +53,7 @@ def the_campaign(reader: Reader, name: str) -> CampaignView:
         raise CliError(str(error), ExitCode.UNEXPECTED) from error
 
 
-@campaign.command("status", help="Where CAMPAIGN stands: generation, champion, jobs, and what is wrong.")
+@campaign.command("status", help="Where CAMPAIGN stands: generation, champion, jobs, troubles.")
 @click.argument("name", metavar="CAMPAIGN")
 @json_option
 def status(name: str, as_json: bool) -> None:
@@ -67,7 +67,7 @@ def status(name: str, as_json: bool) -> None:
             console().print(status_text(view))
 
 
-@campaign.command("front", help="The current generation's Pareto front, oldest first; * marks the champion.")
+@campaign.command("front", help="The generation's Pareto front, oldest first; * is the champion.")
 @click.argument("name", metavar="CAMPAIGN")
 @json_option
 def front(name: str, as_json: bool) -> None:
@@ -217,7 +217,7 @@ def advance_(name: str, reason: str) -> None:
         _go_on(deployment, run)
 
 
-@campaign.command("stop", help="Hand out nothing more; jobs that run come to their end and are taken in.")
+@campaign.command("stop", help="Hand out nothing more. Jobs that run come to their end and are taken in.")
 @click.argument("name", metavar="CAMPAIGN")
 @_reason
 def stop(name: str, reason: str) -> None:
@@ -240,7 +240,7 @@ def resume(name: str) -> None:
         _go_on(deployment, run)
 
 
-@campaign.command("retry", help="Try again what failed: the split, the teacher, a package, jobs without attempts.")
+@campaign.command("retry", help="Try again what failed: split, teacher, package, exhausted jobs.")
 @click.argument("name", metavar="CAMPAIGN")
 @click.argument("step", required=False, type=click.Choice(["split", "teacher", "package"]))
 def retry(name: str, step: str | None) -> None:

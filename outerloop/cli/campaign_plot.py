@@ -21,7 +21,8 @@ __all__ = ["plot"]
 
 @click.command(
     "plot",
-    help="Draw CAMPAIGN: error counts of all evaluations, champions, generations, reserve checks, front, gate curves.",
+    help="Draw CAMPAIGN's errors, champions, front and gate curves. Errors are the counts of all evaluations, beside"
+    " generations and reserve checks.",
 )
 @click.argument("name", metavar="CAMPAIGN", required=False)
 @click.option(

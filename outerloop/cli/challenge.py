@@ -122,7 +122,10 @@ def _outcome(record: dict[str, Any]) -> str:
 @click.option("--runs", type=_FOLDER, help="Folder that holds entries' folders.  [default: the record]")
 @json_option
 def board(challenge_id: str, runs: Path | None, as_json: bool) -> None:
-    """Entries of a challenge: the accepted ones first, then by score, then those that failed or are still open."""
+    """Entries of a challenge, accepted ones first, then by score.
+
+    Those that failed or are still open come last.
+    """
     with explained():
         from outerloop.cli.entry_text import board_rows, board_text
 

@@ -110,7 +110,7 @@ def show(kind: str, fragment_id: str, configs: Path | None, as_json: bool) -> No
                 click.echo(f"#   {domain['task_count']:>6} {domain['name']}")
 
 
-@compose.command("check", help="Check every fragment and every open challenge; say everything that is wrong.")
+@compose.command("check", help="Check all fragments and open challenges; say all that is wrong.")
 @configs_option
 @json_option
 def check(configs: Path | None, as_json: bool) -> None:
@@ -138,7 +138,7 @@ def check(configs: Path | None, as_json: bool) -> None:
         click.echo(f"good: {', '.join(f'{count} {kind}' for kind, count in counts.items())} ({opened} open)")
 
 
-@compose.command("render", help="Print the pipeline's configuration for a CHALLENGE, or for a combination of ids.")
+@compose.command("render", help="Print the configuration for a CHALLENGE, or for a choice of ids.")
 @click.argument("challenge_id", metavar="CHALLENGE", required=False)
 @click.option("--model", help="Model, instead of a challenge's.")
 @click.option("--method", help="Method, instead of a challenge's.")

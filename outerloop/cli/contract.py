@@ -118,7 +118,7 @@ def _warnings(benchmark: Benchmark) -> list[str]:
     return told
 
 
-@contract.command("check", help="Read a contract as the dispatcher would, and say everything that is wrong with it.")
+@contract.command("check", help="Read a contract as the dispatcher would, and say all that is wrong.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the contract, or the problems, as JSON.")
 def check(file: Path | None, as_json: bool) -> None:
@@ -172,7 +172,7 @@ def check(file: Path | None, as_json: bool) -> None:
                 click.echo(folded(f"warning: {text}", 80, "    "))
 
 
-@contract.command("try", help="Run BENCHMARK through the real wrapper here, and suggest minutes and a floor.")
+@contract.command("try", help="Run BENCHMARK in the real wrapper, and suggest minutes and a floor.")
 @click.argument("benchmark")
 @click.option("--runs", type=Whole(2), default=2, show_default=True, help="How often.")
 @click.option(

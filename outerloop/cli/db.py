@@ -140,7 +140,7 @@ def upgrade(as_json: bool) -> None:
             click.echo(f"upgraded from {before or 'an empty database'} to {after}")
 
 
-@db.command("current", help="Print the revision of the tables and the newest one that this installation knows.")
+@db.command("current", help="Print the tables' revision and the newest one known here.")
 @click.option("--json", "as_json", is_flag=True, help="Print both as JSON.")
 def current(as_json: bool) -> None:
     with explained():
@@ -219,7 +219,7 @@ def _password_file(url: str) -> Iterator[dict[str, str]]:
         yield {**environment, "PGPASSFILE": stream.name}
 
 
-@db.command("grant", help="Give the database role ROLE the rights of a viewer, a submitter or the service, no more.")
+@db.command("grant", help="Give ROLE the rights of a viewer, a submitter or the service.")
 @click.argument("role")
 @click.option(
     "--as",
@@ -240,7 +240,7 @@ def grant(role: str, profile: Profile) -> None:
         click.echo(f"{role} now has the rights of a {profile}, and no others on this record")
 
 
-@db.command("rebuild", help="Make the record anew from the state folder: requests, ledgers and slots. Files stay.")
+@db.command("rebuild", help="Make the record anew from requests, ledgers and slots. Files stay.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def rebuild(as_json: bool) -> None:
     from dataclasses import asdict

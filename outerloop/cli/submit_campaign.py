@@ -26,8 +26,8 @@ __all__ = ["campaign"]
 
 @click.command(
     "campaign",
-    help="Begin the champion loop that CAMPAIGN.toml describes, or go on with it as the file is now: a campaign is"
-    " its repository and its name.",
+    help="Begin the champion loop of CAMPAIGN.toml, or go on with it. It goes on as the file is now: a campaign is its"
+    " repository and its name.",
 )
 @click.argument("path", metavar="CAMPAIGN.toml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(

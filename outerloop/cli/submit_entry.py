@@ -27,7 +27,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 MB_PER_GIB = 1024
 
 
-@click.command("entry", help="Train CHALLENGE's model on your data, evaluate it on the held-out suites, and decide.")
+@click.command("entry", help="Train CHALLENGE's model on your data, evaluate it, and decide.")
 @click.argument("challenge", metavar="CHALLENGE")
 @click.option(
     "--train",

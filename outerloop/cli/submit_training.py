@@ -35,8 +35,8 @@ MB_PER_GIB = 1024
 
 @click.command(
     "training",
-    help="Run a training or a task array as the plan in PLAN.json says: a report of `outerloop plan --json`, or a"
-    " strategy plan. `-- python train.py …` is what each rank runs.",
+    help="Run a training or a task array as the plan in PLAN.json says. The plan is a report of"
+    " `outerloop plan --json`, or a strategy plan. `-- python train.py …` is what each rank runs.",
 )
 @click.argument("path", metavar="PLAN.json", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from outerloop.cli import COMMANDS, app
 
@@ -117,6 +118,23 @@ def test_a_climbs_wake_imports_nothing_that_it_does_not_use() -> None:
         "from sqlalchemy import create_engine; create_engine('postgresql+psycopg://nobody@/none?host=/nowhere')"
     )
     assert imported(NOT_IN_A_WAKE, program) == "[]"
+
+
+def test_no_list_of_commands_is_cut_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """click ends what does not fit with "...", and what a command does is then left to guess."""
+    monkeypatch.setenv("COLUMNS", "80")
+    groups = [(words.split()[1:], group) for words, group in everything() if isinstance(group, click.Group)]
+    assert len(groups) > 5
+    for words, group in groups:
+        text = CliRunner().invoke(app, [*words, "--help"]).output
+        assert max(map(len, text.splitlines())) <= 80, words
+        listed = " ".join(text.partition("Commands:")[2].split())
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            whole = command.get_short_help_str(limit=1000) if words else COMMANDS[name][1]
+            assert f"{name} {whole}" in listed, f"{' '.join(words)}: {name} is cut: {whole}"
 
 
 def test_help_costs_less_than_three_imports_of_click() -> None:
