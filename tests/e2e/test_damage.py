@@ -1,8 +1,8 @@
 """Damage in the state folder: what lies in place of a slot, a result or a request stops nobody but who needs it.
 
-Covered: a slot's folder that is a file or a link, results that no record can hold or that are no plain files, specs
-that are torn or gone, odd files in the inbox. Not covered: a disk that is full or read-only, which concerns everybody
-(test_outages.py), and what a job does with damage (tests/unit/job).
+Covered: a slot's folder that is a file or a link, results that no record can hold or that are no plain files, specs of
+every kind of run that are torn or gone, odd files in the inbox. Not covered: a disk that is full or read-only, which
+concerns everybody (test_outages.py), and what a job does with damage (tests/unit/job).
 """
 
 from __future__ import annotations
@@ -10,11 +10,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from outerloop.record.models import Attempt
+from outerloop.record.models import Attempt, Slot
+from outerloop.slots import SlotDirectory
+from tests.controller_rig.campaigns import CampaignWorld
+from tests.controller_rig.entries import EntryWorld
+from tests.controller_rig.trainings import TrainingWorld
 from tests.controller_rig.world import World
 
 
@@ -126,4 +132,75 @@ def test_a_path_that_is_no_text_is_a_verdict_like_any_other(world: World) -> Non
     world.git("checkout", "-q", "main")
     run = world.run(world.submit("odd", benchmark="size"))
     assert (run.state, run.verdict_reason) == ("ended", "scope") and "\\xff" in str(run.sentence), run.sentence
+    world.check_invariants()
+
+
+def train(world: TrainingWorld) -> str:
+    return world.train(world.tasks_plan(3))
+
+
+def enter(world: EntryWorld) -> str:
+    return world.enter(world.data("good", "60"))
+
+
+def begin_campaign(world: CampaignWorld) -> str:
+    world.campaign()
+    world.candidates(good=[[10, 10]])
+    return world.submit_campaign()
+
+
+KINDS = {"training": (TrainingWorld, train), "entry": (EntryWorld, enter), "campaign": (CampaignWorld, begin_campaign)}
+ENDS = {"training": "finished", "entry": "accepted", "campaign": "finished"}
+
+
+@pytest.fixture
+def world_of(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Makes a world for runs of a kind."""
+    entries: list[EntryWorld] = []
+
+    def made(kind: str) -> Any:
+        if kind != "entry":
+            return KINDS[kind][0](tmp_path / "w", database)
+        pytest.importorskip("trl")
+        entries.append(EntryWorld(tmp_path / "w", database, monkeypatch))
+        return entries[0]
+
+    yield made
+    for each in entries:
+        each.close()
+
+
+NIGHTLY = pytest.mark.skipif(not os.environ.get("OUTERLOOP_NIGHTLY"), reason="long runs: set OUTERLOOP_NIGHTLY")
+
+
+@pytest.mark.parametrize("damage", ["torn", pytest.param("removed", marks=NIGHTLY)])
+@pytest.mark.parametrize("kind", [kind if kind == "training" else pytest.param(kind, marks=NIGHTLY) for kind in KINDS])
+def test_every_slot_of_a_run_whose_spec_was_lost_is_published_again(
+    world_of: Callable[[str], Any], kind: str, damage: str
+) -> None:
+    """Each slot of a training, an entry, a campaign: torn before its first job, or removed with all that it left."""
+    world = world_of(kind)
+    run = KINDS[kind][1](world)
+    damaged: set[str] = set()
+    for _ in range(60):
+        fresh = [slot for slot in world.rows(Slot) if slot.digest not in damaged and slot.state == "open"]
+        fresh = [slot for slot in fresh if (world.state.slot(slot.digest) / "attempts" / "1").exists()]
+        if damage == "torn":
+            for slot in fresh:
+                (world.state.slot(slot.digest) / "spec.json").write_text('{"digest": ')
+        world.run_measures()
+        if damage == "removed":
+            for slot in fresh:
+                shutil.rmtree(world.state.slot(slot.digest))
+        damaged |= {slot.digest for slot in fresh}
+        world.tick()
+        if not world.open_runs():
+            break
+    assert world.run(run).verdict == ENDS[kind], world.describe()
+    slots = {slot.digest for slot in world.rows(Slot)}
+    assert damaged == slots and len(slots) >= 3, "every one of them was lost once"
+    lost = [attempt for attempt in world.rows(Attempt) if attempt.outcome != "done"]
+    assert len(lost) == len(slots) and {a.reason for a in lost} == {"SPEC" if damage == "torn" else "NO_RESULT"}
+    for digest in slots:
+        assert SlotDirectory(world.state.slot(digest), digest).spec() is not None
     world.check_invariants()

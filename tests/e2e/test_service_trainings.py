@@ -1,13 +1,22 @@
-"""Attacked: trainings of a service's submitters, as the service takes them in. Accounts of their own: tests/service."""
+"""Attacked: trainings of a service's submitters, as the service takes them in, and their ends when a submitter says so.
+
+Covered: the service's side and the client's, by this very account. Accounts of their own: tests/service.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
+from outerloop.cli import service_client
+from outerloop.cli.errors import CliError, ExitCode
 from outerloop.controller.deployment import Deployment, account
 from outerloop.controller.service.client import Client, NoService
 from outerloop.controller.service.intake import serve
@@ -15,7 +24,9 @@ from outerloop.controller.service.spool import MAX_HEADER_BYTES, Spool, Submissi
 from outerloop.record.models import Run, Slot
 from outerloop.settings import Settings
 from outerloop.settings_sections import LaneSettings
+from tests.controller_rig.kept import Kept
 from tests.controller_rig.world import World
+from tests.e2e.test_crash_points import points_of
 
 PLAN = {"family": "own_command", "command": ["sh", "bench.sh"]}
 SWEEP = {"family": "lease_tasks", "command": ["sh", "-c", "echo {n}"], "tasks": [{"n": n} for n in range(3)]}
@@ -157,3 +168,66 @@ def test_a_training_that_failed_may_be_asked_again_and_one_submission_makes_one_
     runs = sorted(service.rows(Run), key=lambda run: run.ask)
     assert [run.ask for run in runs] == [0, 1] and runs[1].request["nonce"] == nonce
     assert service.client.answer(nonce)["run"] == runs[1].id  # type: ignore[index]
+
+
+def taken(run_id: str) -> dict[str, Any]:
+    """The answer to a submission that was carried out."""
+    return {"schema": 1, "state": "taken", "run": run_id}
+
+
+def test_a_submitter_ends_runs_of_its_own_and_nobody_elses(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for plan in (SWEEP, PLAN):
+        service.ask(plan)
+    assert service.serve() == []
+    service.tick()
+    swept, another = sorted(service.rows(Run), key=lambda run: len(run.request["tasks"]), reverse=True)
+    deployment = service.open()
+    with deployment.record.transaction("tx.operator") as session:
+        session.execute(update(Run).where(Run.id == another.id).values(submitter="bob"))
+    deployment.close()
+    with pytest.raises(CliError) as unknown:
+        service_client.cancel(service.client, "t-nothing", as_json=True)
+    assert unknown.value.exit_code == ExitCode.NOT_FOUND and not service.spool.names()
+    service_client.cancel(service.client, swept.id[:10], as_json=True)
+    nonce = json.loads(capsys.readouterr().out)["submission"]
+    assert service.client.waiting(nonce) and service.client.answer(nonce) is None
+    past_the_command = service.client.cancel(another.id).nonce
+    [refused] = service.serve()
+    assert "there is no run" in refused and service.client.answer(past_the_command)["state"] == "refused"  # type: ignore[index]
+    assert service.client.answer(nonce) == taken(swept.id) and not service.client.waiting(nonce)
+    assert service.client.run(swept.id)["verdict"] == service.run(swept.id).verdict == "cancelled"
+    jobs = {job: body["state"] for job, body in service.measuring_jobs().items()}
+    assert sorted(jobs.values()) == ["cancelled"] * 3 + ["pending"], jobs
+    assert service.run(another.id).state == "waiting"
+    # What has ended stays as it ended, however often somebody asks.
+    service.run_measures()
+    service.tick()
+    before = service.snapshot()
+    again = [service.client.cancel(run).nonce for run in (swept.id, swept.id)]
+    service.serve()
+    assert [service.client.answer(each) for each in again] == [taken(swept.id)] * 2
+    assert service.snapshot() == before
+
+
+@pytest.mark.skipif(not os.environ.get("OUTERLOOP_NIGHTLY"), reason="many worlds: set OUTERLOOP_NIGHTLY")
+def test_a_cancel_whose_service_is_killed_anywhere_is_carried_out_once(service: Service) -> None:
+    service.ask(SWEEP)
+    service.serve()
+    service.tick()
+    [run] = service.rows(Run)
+    nonce = service.client.cancel(run.id).nonce
+    kept = Kept(service)
+    assert kept.again().forked(service.serve, trace=True) == 0
+    points = points_of(service)
+    assert "after:spool.remove:kill:1" in points and "after:compute.cancel:kill:1" in points
+    for fault in points:
+        assert kept.again().forked(service.serve, fault=fault) == -signal.SIGKILL, fault
+        service.expire_leases()
+        service.serve()
+        service.tick()
+        assert service.client.answer(nonce) == taken(run.id), fault
+        assert service.run(run.id).verdict == "cancelled" and service.spool.names() == [], fault
+        assert {body["state"] for body in service.measuring_jobs().values()} == {"cancelled"}, fault
+        assert service.client.run(run.id)["verdict"] == "cancelled", fault
