@@ -32,6 +32,7 @@ ALLOWED = {
     ("record/server/launch.py", "*"),
     ("record/server/place.py", "*"),
     ("record/server/processes.py", "*"),
+    ("record/server/removal.py", "*"),
     # A doorbell marker that is lost rings again with the next tick's listing.
     ("controller/tick.py", "_fold"),
     # The copy of a slot that a reproduction ran in, outside of what any other reader knows.
