@@ -7,6 +7,7 @@ Not covered: which label and key a job gets (dispatch).
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 __all__ = ["ARRAY", "NAME", "PACK", "check_name", "check_template", "clean_label", "is_pack", "job_name", "job_prefix"]
 
@@ -78,13 +79,20 @@ def job_name(deployment: str, label: str, key: str, number: int, *, template: st
     the rest fits."""
     if number < 0:
         raise ValueError(f"number {number} is negative")
+    suffix = f"-{key[:_KEY_LENGTH]}-{number}"
+    before, after = _around(deployment, label, len(suffix), template)
+    return check_name(before + suffix + after)
+
+
+@lru_cache(maxsize=256)
+def _around(deployment: str, label: str, suffix: int, template: str) -> tuple[str, str]:
+    """What is the same in the names of a benchmark's hundreds of measures: all but the key and the number."""
     before, _, after = template.partition(NAME)
     prefix = before + job_prefix(deployment)
-    suffix = f"-{key[:_KEY_LENGTH]}-{number}{after}"
-    room = _LONGEST - len(prefix) - len(suffix)
+    room = _LONGEST - len(prefix) - suffix - len(after)
     if room < 1:
-        raise ValueError(f"number {number} is too long for a job name")
-    return check_name(prefix + clean_label(label, room) + suffix)
+        raise ValueError("the number is too long for a job name")
+    return prefix + clean_label(label, room), after
 
 
 def is_pack(name: str) -> bool:

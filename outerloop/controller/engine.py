@@ -16,27 +16,31 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Protocol
 
-from sqlalchemy import and_, bindparam, delete, func, insert, or_, select
+from sqlalchemy import and_, bindparam, delete, func, or_, select, text
 from sqlalchemy.orm import Session
 
+from outerloop.compute.protocol import When
 from outerloop.controller.content import changed_image
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.interest import drop_interest
 from outerloop.controller.ledger import PAUSED, Ledger, LedgerEvent, effective_cancel, fold_events, paused
 from outerloop.controller.request import Execution
-from outerloop.dispatch.arrays import awaited_jobs, with_arrays
+from outerloop.dispatch.awaited import awaited_jobs, with_arrays
 from outerloop.dispatch.budget import Budget
+from outerloop.dispatch.outcomes import share_outcomes
 from outerloop.dispatch.settle import OpenAttempt, fold_attempts, just_sent, live_attempts, open_attempts
 from outerloop.dispatch.submit import recover_intents, submit_ready
-from outerloop.dispatch.wakes import ENDED, ring_later, silence
+from outerloop.dispatch.wakes import ENDED, Doorbell, hang_doorbell, ring_later, silence
 from outerloop.record.models import Await, CampaignEvent, Event, Measure, Run, Slot
-from outerloop.record.store import LeaseHandle
+from outerloop.record.store import LeaseHandle, as_array
 
 __all__ = ["MOST_STEPS", "Advanced", "Again", "Blocking", "Ending", "Engine", "Kind", "Next"]
 
 MOST_STEPS = 10_000
 """More steps than any run has; a loop that does not end is our error, not a wait."""
 
+
+_INSERT_AWAITS = "insert into awaits (run_id, attempt_id) select :run, unnest(cast(:attempts as bigint[]))"
 
 TURN_SECONDS = 60.0
 """After so long a pass hands its turn on, at the next step: a run with endless work must not keep the tick, which is
@@ -150,7 +154,8 @@ class Engine:
         self.held: set[str] = set()
         """Slots that wait for another one, by digest: a kind may name some in each plan."""
         self.submitted = 0
-        self.submitted_now = 0
+        self.unshared: list[int] = []
+        """Arrays that this pass submitted and whose outcome is not handed on to their attempts yet."""
         self.notes: list[str] = []
         self.idle: tuple[str, str] | None = None
         """Reason word and sentence for a rest without jobs, where the kind knows better than we do."""
@@ -189,8 +194,8 @@ class Engine:
             over = self.turn_over
             if (step is Next.MORE or changed) and not over:
                 continue
-            self._submit(kind)
-            if over or not self.submitted_now:
+            # What was handed over says nothing before it ends; only a refusal for good changes what is known now.
+            if not self._submit(kind) or over:
                 return self._park(kind.round, again=over)
         raise RuntimeError(f"run {self.run_id} did not come to rest in {MOST_STEPS} steps")
 
@@ -263,8 +268,9 @@ class Engine:
         folded.raise_first()
         return folded.settled > 0
 
-    def _submit(self, kind: Kind) -> None:
-        """Hand out every slot that can go now; environments before the measures that need them."""
+    def _submit(self, kind: Kind) -> bool:
+        """Hand out every slot that can go now; environments before the measures that need them. True when one was
+        refused for good."""
         with self.context.record.reading() as session:
             slots = self.slots(session, kind.round)
         unbuilt = {slot.digest for slot in slots if slot.kind == "environment" and slot.state != "done"}
@@ -284,14 +290,13 @@ class Engine:
         report = submit_ready(
             self.context, self.lease, ready, self._budget(hours), lease_seconds=self.context.patience.lease
         )
-        self.submitted_now = len(report.accepted)
-        self.submitted += self.submitted_now
+        self.submitted += len(report.accepted)
+        self.unshared += report.arrays
         self.notes += [f"refused: {refused.reason} {refused.detail}".strip() for refused in report.refused]
         self.notes += [f"no answer to the submission of {name}; it will be looked for" for name in report.unknown]
         if report.over_budget is not None:
             raise Blocking("BUDGET", str(report.over_budget))
-        if any(refused.when.value != "later" for refused in report.refused):
-            self.submitted_now += 1
+        return any(refused.when is not When.LATER for refused in report.refused)
 
     def _budget(self, hours: float | None) -> Budget:
         """The target's limit, and in a service deployment the submitter's."""
@@ -313,7 +318,6 @@ class Engine:
     def _park(self, round_: int, *, again: bool = False) -> Advanced:
         """Save what is awaited and ask for a doorbell; nothing stays in memory. `again`: the turn is over, the work is
         not, so the run is due at once."""
-        observation_final: list[bool] = []
         with self.context.record.fenced("tx.park", self.lease, seconds=self.context.patience.lease) as session:
             now = session.scalar(_NOW)
             assert now is not None
@@ -321,8 +325,8 @@ class Engine:
             attempts = open_attempts(session, self.context.record.realm_id, [slot.id for slot in slots])
             session.execute(_NO_AWAITS, {"run": self.run_id})
             if attempts:
-                rows = [{"run_id": self.run_id, "attempt_id": attempt.id} for attempt in attempts]
-                session.execute(insert(Await), rows)
+                awaited = {"run": self.run_id, "attempts": as_array(attempt.id for attempt in attempts)}
+                session.execute(text(_INSERT_AWAITS), awaited)
             run = session.scalars(_RUN_LOCKED, {"run": self.run_id}).one()
             if run.state == "ended" or self._overtaken(session) or (not again and self._unread(slots)):
                 raise Again
@@ -335,22 +339,26 @@ class Engine:
             run.due_at = due = now if again else self._due(now, slots, attempts)
             run.last_error = None
             run.updated_at = now
-            job_ids = awaited_jobs(session, attempts, [slot.id for slot in slots])
-            observation_final = [a.absent_at is not None for a in attempts if a.state == "submitted"]
+            job_ids = [] if again else awaited_jobs(session, [slot.id for slot in slots])
+            submitted = [attempt for attempt in attempts if attempt.state == "submitted"]
+            all_final = not job_ids or all(attempt.absent_at is not None for attempt in submitted)
+            bell = hang_doorbell(
+                session,
+                self.context,
+                self.deployment.wakes,
+                self.run_id,
+                job_ids,
+                begin_seconds=max(1.0, (due - now).total_seconds()) if all_final else None,
+            )
         reason = f"waiting for {len(attempts)} job{'s' if len(attempts) != 1 else ''}"
         if self.idle is not None and not attempts:
             reason = self.idle[1]
         if again:
-            job_ids, reason = [], "its turn is over; the next one goes on"
-        all_final = not job_ids or (bool(observation_final) and all(observation_final))
-        ring = ring_later(
-            self.context,
-            self.deployment.wakes,
-            self.lease,
-            job_ids,
-            begin_seconds=max(1.0, (due - now).total_seconds()) if all_final else None,
-            gone=with_arrays(self._gone(attempts), attempts),
-        )
+            reason = "its turn is over; the next one goes on"
+        ring = bell
+        if isinstance(bell, Doorbell):
+            gone = with_arrays(self._gone(attempts), attempts)
+            ring = ring_later(self.context, self.deployment.wakes, bell, gone=gone)
         if ring not in {"rings", "already rings", "off"}:
             self.notes.append(f"no wake job: {ring}; the tick goes on with this run")
         return self._done("waiting", reason)
@@ -431,6 +439,7 @@ class Engine:
         silence(self.context, self.run_id, ENDED)
 
     def _done(self, state: str, sentence: str) -> Advanced:
+        share_outcomes(self.context, self.unshared)
         return Advanced(self.run_id, state, sentence, self.submitted, self.notes)
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, aliased
 
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.observe import Observation
+from outerloop.dispatch.outcomes import share_outcomes, unshared_arrays
 from outerloop.dispatch.settle import cancel_jobs
 from outerloop.dispatch.submit import NOBODY_WAITS, unwanted
 from outerloop.record.models import Attempt, Await, Measure, Run, Slot
@@ -37,6 +38,9 @@ _HAS_JOBS = select(
 def drop_interest(context: Context, run_id: str, why: str) -> list[str]:
     """Cancel the live jobs of an ended run that no open run wants; the reason is recorded before the cancel."""
     doomed: list[str] = []
+    with context.record.reading() as session:
+        unshared = unshared_arrays(session, run_id)
+    share_outcomes(context, unshared)
     with context.record.reading() as session:
         busy = session.scalar(_HAS_JOBS, {"run": run_id})
     if not busy:

@@ -32,6 +32,7 @@ from outerloop.controller.plan import Planned, Round, ensure_slot, planned_work,
 from outerloop.controller.request import ClimbRequest, champion_key
 from outerloop.controller.submit import executions, platform_name, resolve_commit
 from outerloop.dispatch.budget import Budget
+from outerloop.dispatch.outcomes import share_outcomes
 from outerloop.dispatch.settle import cancel_jobs, fold_attempts, live_attempts
 from outerloop.dispatch.submit import recover_intents, submit_ready
 from outerloop.record.models import Attempt, Slot
@@ -312,6 +313,7 @@ class SeriesRunner:
             lease_seconds=self.context.patience.lease,
             exclude=exclude,
         )
+        share_outcomes(self.context, report.arrays)
         if report.over_budget is not None:
             raise NoSeries(str(report.over_budget))
         if exclude and any(refused.when is not When.LATER for refused in report.refused):

@@ -25,6 +25,7 @@ from outerloop.controller.campaign_watch import changed
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.interest import cancel_unwanted
 from outerloop.dispatch.live import note_moves, survey
+from outerloop.dispatch.outcomes import share_outcomes
 from outerloop.dispatch.settle import concerns_all, fold_attempts
 from outerloop.dispatch.submit import recover_intents
 from outerloop.dispatch.wakes import fold_wakes
@@ -362,6 +363,11 @@ def advance_when_due(deployment: Deployment, run_id: str) -> None:
             session.scalars(select(Attempt).where(Attempt.id.in_(awaited), Attempt.state.in_(["intent", "submitted"])))
         )
     deployment.forget_observation()
+    unshared = [attempt.array_id for attempt in live if attempt.state == "intent" and attempt.array_id is not None]
+    if share_outcomes(deployment.context, unshared):
+        # Whoever submitted them died before it could.
+        with record.reading() as session:
+            live = list(session.scalars(select(Attempt).where(Attempt.id.in_([attempt.id for attempt in live]))))
     if live and not due:
         folded = fold_attempts(deployment.context, deployment.observation(), live)
         folded.raise_first()

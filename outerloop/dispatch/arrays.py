@@ -14,15 +14,13 @@ import hashlib
 import json
 import os
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from dataclasses import replace as changed
 from datetime import datetime, timedelta
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, or_, select, text
 from sqlalchemy.orm import Session
 
 from outerloop.compute.jobids import array_id, task_id
@@ -46,13 +44,11 @@ from outerloop.dispatch.submission import (
 from outerloop.effects import effect
 from outerloop.job.script import array_script
 from outerloop.record.models import Array, Attempt, Slot
-from outerloop.record.store import is_one_of
 from outerloop.slots import ARRAY_LOG, ARRAY_MAP
 from outerloop.slots.files import Draft, replace
 
 __all__ = [
     "ArraySubmission",
-    "awaited_jobs",
     "carry_out_array",
     "draft_map",
     "free_attempts",
@@ -62,7 +58,6 @@ __all__ = [
     "locked_array",
     "member_job",
     "recover_array",
-    "with_arrays",
     "with_attempts",
     "withdraw",
 ]
@@ -196,18 +191,16 @@ def _shape(submission: Submission) -> str:
 
 
 def _remembered_cap(context: Context, session: Session, lane: str, now: datetime) -> int:
-    cap = session.scalar(
-        select(Array.cap)
-        .where(
-            Array.realm_id == context.record.realm_id,
-            Array.lane == lane,
-            Array.cap.is_not(None),
-            Array.intent_at > now - timedelta(seconds=CAP_MEMORY_SECONDS),
-        )
-        .order_by(Array.id.desc())
-        .limit(1)
-    )
+    since = now - timedelta(seconds=CAP_MEMORY_SECONDS)
+    cap = session.scalar(text(_NEWEST_CAP), {"realm": context.record.realm_id, "lane": lane, "since": since})
     return cap or DEFAULT_LARGEST * DEFAULT_LARGEST
+
+
+_NEWEST_CAP = """
+select cap from arrays
+ where realm_id = :realm and lane = :lane and cap is not null and intent_at > :since
+ order by id desc limit 1
+"""
 
 
 def _intend_array(
@@ -247,13 +240,9 @@ returning id
 def with_attempts(
     batches: Sequence[Submission | ArraySubmission], ids: Mapping[int, int]
 ) -> list[Submission | ArraySubmission]:
-    """The same batches once their attempts have rows; `ids`: slot -> attempt."""
-    return [
-        changed(batch, attempt_id=ids[batch.slot_id])
-        if isinstance(batch, Submission)
-        else changed(batch, submissions=tuple(changed(s, attempt_id=ids[s.slot_id]) for s in batch.submissions))
-        for batch in batches
-    ]
+    """The same batches once the attempts of single jobs have rows; `ids`: slot -> attempt. The tasks of an array are
+    known by the array."""
+    return [b._replace(attempt_id=ids[b.slot_id]) if isinstance(b, Submission) else b for b in batches]
 
 
 # ----------------------------------------------------------------------------------------------- submitting
@@ -291,17 +280,33 @@ def draft_map(context: Context, batch: ArraySubmission) -> Draft:
     hundred folders made here would cost more than everything else that a submission does.
     """
     folder = context.root.array(batch.name)
-    orders = {(s.digest, s.n): attempt_order(context, s) for s in batch.submissions}
-    slots = f"{context.root.slots}{os.sep}"
-    tasks = [
-        {"slot": f"{slots}{digest[:2]}{os.sep}{digest}", "attempt": n, "order": orders.get((digest, n))}
-        for digest, n in batch.tasks
-    ]
+    lines = _tasks(context, batch)
     body = {
         "schema": 1, "array": batch.name, "lane": batch.lane, "at": batch.token.isoformat(),
-        "log": str(folder / ARRAY_LOG), "tasks": tasks,
+        "log": str(folder / ARRAY_LOG),
     }  # fmt: skip
-    return Draft(folder / ARRAY_MAP, json.dumps(body) + "\n")
+    return Draft(folder / ARRAY_MAP, f'{json.dumps(body)[:-1]}, "tasks": [{", ".join(lines)}]}}\n')
+
+
+def _tasks(context: Context, batch: ArraySubmission) -> Iterator[str]:
+    """Each task of the map as JSON. What is the same for all of a benchmark's measures is written out once."""
+    members = {(member.digest, member.n): member for member in batch.submissions}
+    slots = json.dumps(f"{context.root.slots}{os.sep}")[:-1]
+    same: dict[int, str] = {}
+    for digest, n in batch.tasks:
+        member = members.get((digest, n))
+        if member is None:
+            order = "null"
+        elif member.order.get("resumable"):
+            order = json.dumps(attempt_order(context, member))  # with the checkpoint of this very slot
+        else:
+            common = same.get(id(member.order))
+            if common is None:
+                told = attempt_order(context, member)
+                del told["digest"], told["attempt"]
+                common = same[id(member.order)] = json.dumps(told)[1:]
+            order = f'{{"digest": "{digest}", "attempt": {n}, {common}'
+        yield f'{{"slot": {slots}{digest[:2]}{os.sep}{digest}", "attempt": {n}, "order": {order}}}'
 
 
 def _record_outcome(
@@ -314,7 +319,9 @@ def _record_outcome(
     # Not flushed: taken back by a crash of the server, it is an outcome that nobody recorded, as if we had died here.
     with context.record.transaction("tx.outcome", flushed=False) as session:
         if isinstance(outcome, Accepted):
-            report.accepted += _accept(session, batch, outcome)
+            accepted = _accept(session, batch, outcome)
+            report.accepted += accepted
+            report.arrays += [batch.array_id] if accepted else []
             return None
         slots, row, attempts = locked_array(session, batch.array_id)
         if row.state != "intent" or row.intent_at != batch.token:
@@ -338,35 +345,28 @@ def _record_outcome(
 
 
 def _accept(session: Session, batch: ArraySubmission, outcome: Accepted) -> list[str]:
-    """`_adopt` in one statement, for the way that nearly all arrays go."""
-    mine = [submission.slot_id for submission in batch.submissions]
-    session.execute(select(Slot.id).where(is_one_of(Slot.id, mine)).order_by(Slot.digest).with_for_update())
+    """The outcome, in the array's row. Returns the job ids of the tasks that are ours."""
     still_ours = session.scalar(
-        update(Array)
-        .where(Array.id == batch.array_id, Array.state == "intent", Array.intent_at == batch.token)
-        .values(state="submitted", job_id=outcome.job_id)
-        .returning(Array.id)
-        .execution_options(synchronize_session=False)
+        text(_ACCEPT),
+        {"array": batch.array_id, "token": batch.token, "job": outcome.job_id, "cluster": outcome.cluster},
     )
     if still_ours is None:
         return []
-    task_ids = session.scalars(
-        update(Attempt)
-        .where(Attempt.array_id == batch.array_id, Attempt.state == "intent")
-        .values(
-            state="submitted",
-            job_id=func.concat(outcome.job_id, "_", Attempt.array_task),
-            cluster=outcome.cluster,
-            submitted_at=func.clock_timestamp(),
-            unknown_at=None,
-            absent_at=None,
-            reason="",
-            detail="",
-        )
-        .returning(Attempt.job_id)
-        .execution_options(synchronize_session=False)
-    )
-    return [str(job_id) for job_id in task_ids]
+    numbers = range(batch.count) if len(batch.submissions) == batch.count else _numbers(batch)
+    return [task_id(outcome.job_id, number) for number in numbers]
+
+
+def _numbers(batch: ArraySubmission) -> list[int]:
+    """Which tasks of the map are live; the others of an array that goes out again have ended."""
+    numbers = {task: number for number, task in enumerate(batch.tasks)}
+    return [numbers[member.digest, member.n] for member in batch.submissions]
+
+
+_ACCEPT = """
+update arrays set state = 'submitted', job_id = :job, cluster = :cluster, submitted_at = clock_timestamp()
+ where id = :array and state = 'intent' and intent_at = :token
+returning id
+"""
 
 
 def fail_whole(
@@ -440,10 +440,11 @@ def withdraw(context: Context, batches: Sequence[Submission | ArraySubmission], 
     for batch in batches:
         if isinstance(batch, ArraySubmission) and batch.draft is not None:
             batch.draft.discard()
-    tokens = {s.attempt_id: s.token for b in batches for s in ([b] if isinstance(b, Submission) else b.submissions)}
-    arrays = {b.array_id: b.token for b in batches if isinstance(b, ArraySubmission)}
+    single = {batch.attempt_id: batch.token for batch in batches if isinstance(batch, Submission)}
+    arrays = {batch.array_id: batch.token for batch in batches if isinstance(batch, ArraySubmission)}
+    ours = or_(Attempt.id.in_(single), Attempt.array_id.in_(arrays))
     with context.record.transaction("tx.outcome") as session:
-        mine = select(Attempt.slot_id).where(Attempt.id.in_(tokens))
+        mine = select(Attempt.slot_id).where(ours)
         slots = {
             slot.id: slot
             for slot in session.scalars(select(Slot).where(Slot.id.in_(mine)).order_by(Slot.digest).with_for_update())
@@ -458,8 +459,10 @@ def withdraw(context: Context, batches: Sequence[Submission | ArraySubmission], 
                 taken.add(row.id)
         attempts = [
             attempt
-            for attempt in session.scalars(select(Attempt).where(Attempt.id.in_(tokens)))
-            if attempt.state == "intent" and attempt.intent_at == tokens[attempt.id] and attempt.array_id not in taken
+            for attempt in session.scalars(select(Attempt).where(ours))
+            if attempt.state == "intent"
+            and attempt.array_id not in taken
+            and attempt.intent_at == (single[attempt.id] if attempt.array_id is None else arrays[attempt.array_id])
         ]
         free_attempts(session, slots, attempts, refused, now)
         return [attempt.slot_id for attempt in attempts]
@@ -473,7 +476,7 @@ def recover_array(context: Context, observation: Observation, which: int, folded
     with context.record.transaction("tx.observe") as session:
         slots, row, attempts = locked_array(session, which)
         if row.state != "intent" or not attempts:
-            return None
+            return None  # somebody was faster: with the outcome, which share_outcomes hands on, or with a settlement
         now = session.scalar(select(func.clock_timestamp()))
         assert now is not None
         claims = {a.id: context.slot(slots[a.slot_id].digest).claim(a.n) for a in attempts}
@@ -588,53 +591,3 @@ def _again(
     live = [Submission.of(slot, attempt) for slot, attempt in all_of_it if attempt.state == "intent"]
     tasks = tuple((str(digest), int(n)) for digest, n in row.map["tasks"])
     return ArraySubmission(row.id, row.name, row.lane, row.count, tasks, tuple(live), now)
-
-
-# --------------------------------------------------------------------------------------------------- waking
-
-
-class Task(Protocol):
-    """What is asked of an attempt to know what waiting for it means."""
-
-    @property
-    def state(self) -> str: ...
-    @property
-    def job_id(self) -> str | None: ...
-    @property
-    def array_id(self) -> int | None: ...
-
-
-def awaited_jobs(session: Session, attempts: Sequence[Task], slot_ids: Sequence[int]) -> list[str]:
-    """Ids that a wake depends on: tasks one by one, or the whole array when all its tasks are of these slots.
-
-    A run must not wait for the slowest task of strangers; and where there are none, one id says the same as hundreds.
-    """
-    submitted = [attempt for attempt in attempts if attempt.state == "submitted" and attempt.job_id]
-    tasks = Counter(attempt.array_id for attempt in submitted if attempt.array_id is not None)
-    whole: dict[int | None, str] = {}
-    if tasks:
-        rows: Any = session.execute(
-            select(Array.id, Array.job_id, Array.count).where(Array.id.in_(tasks), Array.job_id.is_not(None))
-        )
-        arrays = {row.id: (str(row.job_id), int(row.count)) for row in rows}
-        # Most are whole already with the tasks that are live; of the others some have ended.
-        partly = [array for array, (_, size) in arrays.items() if tasks[array] < size]
-        if partly:
-            ours: Any = session.execute(
-                select(Attempt.array_id, func.count())
-                .where(Attempt.array_id.in_(partly), is_one_of(Attempt.slot_id, slot_ids))
-                .group_by(Attempt.array_id)
-            )
-            tasks.update({array: number - tasks[array] for array, number in ours})
-        whole = {array: job_id for array, (job_id, size) in arrays.items() if tasks[array] == size}
-    found = set()
-    for attempt in submitted:
-        job_id = str(attempt.job_id)
-        found.add(array_id(job_id) if array_id(job_id) == whole.get(attempt.array_id) else job_id)
-    return sorted(found)
-
-
-def with_arrays(gone: set[str], attempts: Iterable[Task]) -> set[str]:
-    """Ids that the queue lists no more, with those of arrays of which it lists none of these attempts."""
-    tasks = [attempt.job_id for attempt in attempts if attempt.job_id is not None and attempt.array_id is not None]
-    return gone | ({array_id(job_id) for job_id in tasks} - {array_id(i) for i in tasks if i not in gone})

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import ColumnElement, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.names import is_pack
@@ -28,8 +28,9 @@ from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, Evidence, ResultFacts, read_evidence
 from outerloop.dispatch.live import Live
 from outerloop.dispatch.observe import Observation
+from outerloop.dispatch.outcomes import JOB_ID, STATE, SUBMITTED_AT
 from outerloop.effects import effect
-from outerloop.record.models import Attempt, Await, Measure, Run, Slot
+from outerloop.record.models import Array, Attempt, Await, Measure, Run, Slot
 from outerloop.record.parameters import is_among
 from outerloop.record.store import Fenced, RecordUnavailable
 from outerloop.slots import ARRAY_LOG, Pin, Result, SlotDirectory
@@ -103,7 +104,7 @@ class OpenAttempt(NamedTuple):
 
 
 def open_attempts(session: Session, realm_id: int, slot_ids: Iterable[int]) -> list[OpenAttempt]:
-    """The open attempts of some slots as light rows, oldest first."""
+    """The open attempts of some slots as light rows, oldest first; tasks of an array as its row knows them."""
     rows = session.execute(_OPEN_OF_SLOTS, {"realm": realm_id, "slots": list(slot_ids)})
     return list(map(OpenAttempt._make, rows))
 
@@ -118,8 +119,10 @@ _SLOT_AND_ATTEMPT = (
 _IS_OPEN = (Attempt.realm_id == bindparam("realm"), Attempt.state.in_(["intent", "submitted"]))
 _LIVE = select(Attempt).where(*_IS_OPEN).order_by(Attempt.id)
 _LIVE_OF_SLOTS = _LIVE.where(is_among(Attempt.slot_id, "slots"))
+_KNOWN: dict[str, ColumnElement[Any]] = {"state": STATE, "job_id": JOB_ID, "submitted_at": SUBMITTED_AT}
 _OPEN_OF_SLOTS = (
-    select(*(getattr(Attempt, name) for name in OpenAttempt._fields))
+    select(*(_KNOWN.get(name, getattr(Attempt, name)) for name in OpenAttempt._fields))
+    .outerjoin(Array, Array.id == Attempt.array_id)
     .where(*_IS_OPEN, is_among(Attempt.slot_id, "slots"))
     .order_by(Attempt.id)
 )

@@ -10,10 +10,10 @@ import math
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import ColumnElement, and_, exists
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -59,8 +59,7 @@ class Needy(Protocol):
     def excluded_nodes(self) -> list[str]: ...
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """One intent that is ours to carry out."""
 
     attempt_id: int
@@ -77,14 +76,14 @@ class Submission:
     @staticmethod
     def of(slot: Slot, attempt: Attempt) -> Submission:
         drafted = Submission.draft(slot, attempt.n, attempt.job_name, attempt.minutes, attempt.intent_at)
-        return replace(drafted, attempt_id=attempt.id)
+        return drafted._replace(attempt_id=attempt.id)
 
     @staticmethod
     def draft(
         slot: Needy, n: int, job_name: str, minutes: float, token: datetime, exclude: tuple[str, ...] = ()
     ) -> Submission:
         """An intent whose row is not written yet. `exclude`: nodes to stay away from besides those that failed."""
-        also = tuple(node for node in exclude if node not in slot.excluded_nodes)
+        also = tuple(node for node in exclude if node not in slot.excluded_nodes) if exclude else ()
         return Submission(
             attempt_id=0,
             slot_id=slot.id,
@@ -107,6 +106,8 @@ class SubmitReport:
     """What a round of submitting did."""
 
     accepted: list[str] = field(default_factory=list)
+    arrays: list[int] = field(default_factory=list)
+    """Those of which an outcome has to be handed on to the attempts (outcomes.py) once nothing is more urgent."""
     refused: list[Refused] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     over_budget: BudgetExceeded | None = None

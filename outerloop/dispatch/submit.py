@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import String, cast, func, select, text, update
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from outerloop.compute.protocol import Accepted, Refused, SubmitOutcome, Unknown, When
@@ -34,6 +34,7 @@ from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, IntentAction, IntentEvidence, read_intent
 from outerloop.dispatch.live import Live
 from outerloop.dispatch.observe import Observation
+from outerloop.dispatch.outcomes import share_outcomes
 from outerloop.dispatch.packs import carry_out_pack, cut_into_packs
 from outerloop.dispatch.settle import Folded, apply_decision, ask_about, concerns_all, make_due
 from outerloop.dispatch.submission import (
@@ -50,8 +51,8 @@ from outerloop.dispatch.submission import (
 )
 from outerloop.effects import effect
 from outerloop.job.script import job_script
-from outerloop.record.models import Attempt, Run, Slot
-from outerloop.record.store import LeaseHandle, is_one_of
+from outerloop.record.models import Attempt, Slot
+from outerloop.record.store import LeaseHandle, as_array
 from outerloop.slots.files import Draft
 
 __all__ = [
@@ -65,19 +66,21 @@ __all__ = [
 ]
 
 
-# One parameter for each column however many rows there are: sending two thousand single ones takes longer than storing.
+# One parameter for each column however many rows there are, each of them written by one call: sending two thousand
+# single values takes longer than storing them, and so does the driver's way to write arrays. And when the run was
+# cancelled meanwhile, whoever looks after ended runs has to look at it again.
 _INSERT_INTENTS = """
+with looked_at_again as (update runs set released = false where id = :run and state = 'ended')
 insert into attempts (realm_id, slot_id, n, state, job_name, minutes, command_minutes, gpu_hours_reserved, intent_at,
                       array_id, array_task, array_name)
-select :realm, slot_id, n, 'intent', job_name, minutes, command_minutes, gpu_hours, :now, arrays.id, array_task,
-       coalesce(arrays.name, '')
+select :realm, slot_id, n, 'intent', job_name, minutes, command_minutes, gpu_hours, :now, array_id, array_task,
+       coalesce(array_name, '')
   from unnest(cast(:slots as bigint[]), cast(:numbers as int[]), cast(:names as text[]), cast(:minutes as float8[]),
               cast(:command_minutes as float8[]), cast(:gpu_hours as float8[]), cast(:arrays as bigint[]),
-              cast(:tasks as int[]))
-       as draft (slot_id, n, job_name, minutes, command_minutes, gpu_hours, array_id, array_task)
-  left join arrays on arrays.id = draft.array_id
-returning slot_id, id
+              cast(:tasks as int[]), cast(:array_names as text[]))
+       as draft (slot_id, n, job_name, minutes, command_minutes, gpu_hours, array_id, array_task, array_name)
 """
+_RETURNING_IDS = "returning slot_id, id"
 
 
 def submit_ready(
@@ -102,11 +105,10 @@ def submit_ready(
         drafts: list[Draft] = []
         try:
             with _intending(context, lease, lease_seconds) as session:
-                batches = _intend(context, session, waiting, budget, exclude, largest, frozenset(single), drafts)
-                if lease is not None and batches:
-                    # Cancelled meanwhile: whoever looks after ended runs has to look at this one again.
-                    ended = (Run.id == lease.run_id, Run.state == "ended")
-                    session.execute(update(Run).where(*ended).values(released=False))
+                run_id = lease.run_id if lease is not None else None
+                batches = _intend(
+                    context, session, waiting, budget, exclude, largest, frozenset(single), drafts, run_id
+                )
         except BaseException as error:
             for draft in drafts:
                 draft.discard()
@@ -155,34 +157,39 @@ def _intend(
     largest: int,
     single: frozenset[int],
     maps: list[Draft],
+    run_id: str | None,
 ) -> list[Submission | ArraySubmission]:
     """Intents for all of these slots that need an attempt now, those of one shape together. Raises BudgetExceeded.
 
     The first array's map is on its way to the disk when this returns, beside the commit; `maps` gets what has begun.
     """
-    now = session.scalar(select(func.clock_timestamp()))
-    assert now is not None
     slots = _locked(session, slot_ids)
     numbers: dict[int, int] = {}
     busy = set()
-    for known in session.execute(
-        select(Attempt.slot_id, Attempt.n, Attempt.state).where(is_one_of(Attempt.slot_id, slot_ids))
-    ):
-        numbers[known.slot_id] = max(known.n, numbers.get(known.slot_id, 0))
-        if known.state != "settled":
-            busy.add(known.slot_id)
+    # By itself, after the locks are ours: what those who had them before wrote has to be seen.
+    known = session.execute(text(_KNOWN), {"slots": as_array(slot_ids)}).all()
+    now: datetime = known[0].now
+    for _, slot_id, n, open_ in known:
+        numbers[slot_id] = n
+        if open_:
+            busy.add(slot_id)
     drafts: list[Submission] = []
     hours: dict[str, float] = {}
     reserved: list[float] = []
+    limits: dict[int, float] = {}
+    """Minutes by the id of an order, which hundreds of measures share."""
+    excluded = tuple(exclude)
     for slot in slots:
         if slot.state != "open" or slot.id in busy or (slot.next_try_at is not None and slot.next_try_at > now):
             continue
         n = numbers.get(slot.id, 0) + 1
-        minutes = walltime_minutes(slot.order, context.patience.margin_minutes)
+        minutes = limits.get(id(slot.order), 0.0)
+        if not minutes:
+            minutes = limits[id(slot.order)] = walltime_minutes(slot.order, context.patience.margin_minutes)
         reserved.append(reserve(session, slot, minutes, budget, hours.get(slot.target, 0.0)))
         hours[slot.target] = hours.get(slot.target, 0.0) + reserved[-1]
         name = context.job_name(slot.label, slot.digest, n)
-        drafts.append(Submission.draft(slot, n, name, minutes, now, tuple(exclude)))
+        drafts.append(Submission.draft(slot, n, name, minutes, now, excluded))
     if not drafts:
         return []
     batches = group(context, session, drafts, largest, now, partial(cut_into_packs, single=single))
@@ -193,27 +200,31 @@ def _intend(
             batches[place] = replace(batch, draft=maps[0])
             break
     tasks = {
-        member.slot_id: (batch.array_id, task)
+        member.slot_id: (batch.array_id, task, batch.name)
         for batch in batches
         if isinstance(batch, ArraySubmission)
         for task, member in enumerate(batch.submissions)
     }
+    places = [tasks.get(draft.slot_id, (None, None, None)) for draft in drafts]
+    alone = any(isinstance(batch, Submission) for batch in batches)
     stored = session.execute(
-        text(_INSERT_INTENTS),
+        text(_INSERT_INTENTS + _RETURNING_IDS if alone else _INSERT_INTENTS),
         {
             "realm": context.record.realm_id,
+            "run": run_id,
             "now": now,
-            "slots": [draft.slot_id for draft in drafts],
-            "numbers": [draft.n for draft in drafts],
-            "names": [draft.job_name for draft in drafts],
-            "minutes": [draft.minutes for draft in drafts],
-            "command_minutes": [float(draft.order["minutes"]) for draft in drafts],
-            "gpu_hours": reserved,
-            "arrays": [tasks.get(draft.slot_id, (None, None))[0] for draft in drafts],
-            "tasks": [tasks.get(draft.slot_id, (None, None))[1] for draft in drafts],
+            "slots": as_array([draft.slot_id for draft in drafts]),
+            "numbers": as_array([draft.n for draft in drafts]),
+            "names": as_array([draft.job_name for draft in drafts]),
+            "minutes": as_array([draft.minutes for draft in drafts]),
+            "command_minutes": as_array([draft.order["minutes"] for draft in drafts]),
+            "gpu_hours": as_array(reserved),
+            "arrays": as_array([array for array, _, _ in places]),
+            "tasks": as_array([task for _, task, _ in places]),
+            "array_names": as_array([name for _, _, name in places]),
         },
     )
-    return with_attempts(batches, {row.slot_id: row.id for row in stored})
+    return with_attempts(batches, {row.slot_id: row.id for row in stored} if alone else {})
 
 
 class _Wanted(NamedTuple):
@@ -233,15 +244,7 @@ class _Wanted(NamedTuple):
 
 def _locked(session: Session, slot_ids: Sequence[int]) -> list[_Wanted]:
     """Lock these slots, in one order for everybody, so that two runs that share slots cannot deadlock."""
-    rows = session.execute(
-        select(
-            Slot.id, Slot.realm_id, Slot.digest, Slot.label, Slot.target, Slot.submitter, cast(Slot.order, String),
-            Slot.state, Slot.next_try_at, Slot.excluded_nodes,
-        )
-        .where(is_one_of(Slot.id, slot_ids))
-        .order_by(Slot.digest)
-        .with_for_update()
-    )  # fmt: skip
+    rows = session.execute(text(_LOCK_SLOTS), {"slots": as_array(slot_ids)})
     # Hundreds of slots of one benchmark have the same order: it is read once.
     orders: dict[str, Mapping[str, Any]] = {}
     found = []
@@ -251,6 +254,24 @@ def _locked(session: Session, slot_ids: Sequence[int]) -> list[_Wanted]:
             order = orders[text_] = json.loads(text_)
         found.append(_Wanted._make((id_, realm_id, digest, label, target, submitter, order, *rest)))
     return found
+
+
+_LOCK_SLOTS = """
+select id, realm_id, digest, label, target, submitter, cast("order" as text), state, next_try_at, excluded_nodes
+  from slots where id = any(cast(:slots as bigint[]))
+ order by digest
+   for update
+"""
+# Slot by slot along the index, whatever the statistics of a table that has just grown make of it.
+_KNOWN = """
+select clock.now, known.id, known.n, known.open
+  from (select clock_timestamp() as now) as clock
+  left join (select wanted.id, attempt.n, attempt.open
+               from unnest(cast(:slots as bigint[])) as wanted (id)
+              cross join lateral (select max(n) as n, bool_or(state <> 'settled') as open
+                                    from attempts where slot_id = wanted.id) as attempt
+              where attempt.n is not null) as known on true
+"""
 
 
 def _carry_out(context: Context, submission: Submission, report: SubmitReport) -> Refused | None:
@@ -321,8 +342,14 @@ def recover_intents(
     intents = [attempt for attempt in attempts if attempt.state == "intent"]
     if not intents:
         return folded, report
-    ask_about(observation, attempts)
     arrays: dict[int, int] = {intent.array_id: intent.id for intent in intents if intent.array_id is not None}
+    # Of most their array's row knows the outcome: nobody need be asked.
+    shared = share_outcomes(context, arrays)
+    intents = [intent for intent in intents if intent.array_id not in shared]
+    arrays = {array: intent for array, intent in arrays.items() if array not in shared}
+    if not intents:
+        return folded, report
+    ask_about(observation, [a for a in attempts if a.state != "intent" or a.array_id not in shared])
     for array, intent_id in sorted(arrays.items()):
         with _contained(folded, intent_id):
             again = recover_array(context, observation, array, folded)
@@ -340,6 +367,7 @@ def recover_intents(
                     f"{submission.job_name}: absent from two complete answers; the same attempt goes out again"
                 )
                 _carry_out(context, submission, report)
+    share_outcomes(context, report.arrays)
     return folded, report
 
 

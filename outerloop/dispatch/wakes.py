@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import exists, func, select, update
+from sqlalchemy import exists, func, select, text, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, Unknown, When
@@ -22,10 +22,10 @@ from outerloop.dispatch.observe import Observation
 from outerloop.dispatch.settle import cancel_jobs
 from outerloop.effects import effect
 from outerloop.record.models import Heartbeat, Run, Wake
-from outerloop.record.store import LeaseHandle
+from outerloop.record.store import as_array
 from outerloop.slots.files import replace
 
-__all__ = ["WakePolicy", "fold_wakes", "ring_later", "silence"]
+__all__ = ["Doorbell", "WakePolicy", "fold_wakes", "hang_doorbell", "ring_later", "silence"]
 
 LONGEST_AWAITED = 500
 """Ids in one dependency. 999 were fine on Slurm 22.05 and 24.11; the rest is left to the tick."""
@@ -45,69 +45,106 @@ class WakePolicy:
     cadence_seconds: float
 
 
-def ring_later(
+@dataclass(frozen=True)
+class Doorbell:
+    """A wake whose row is written and that is ours to submit."""
+
+    id: int
+    run_id: str
+    number: int
+    name: str
+    awaited: tuple[str, ...]
+    begin_seconds: float | None
+    has_older: bool
+    """Whether the run has an earlier one that is still pending."""
+
+
+def hang_doorbell(
+    session: Session,
     context: Context,
     policy: WakePolicy,
-    lease: LeaseHandle,
+    run_id: str,
     job_ids: Sequence[str],
     *,
     begin_seconds: float | None = None,
-    gone: Collection[str] = (),
-) -> str:
-    """Submit the doorbell of a parked run. Returns one word for people: what was done or why nothing was.
+) -> Doorbell | str:
+    """Write the row of a parked run's wake, in the transaction that parks it; one word for people when it needs none.
 
     `begin_seconds`: nothing is left to depend on (the awaited jobs have ended and only their files are late, or the
     next attempt waits for its back-off), so the wake comes after so long instead; otherwise a lagging file system
     would make a storm of wakes.
-
-    `gone`: ids that the queue does not list any more. Where such ids are refused as dependencies (Slurm releases
-    differ) the others are awaited alone, and when none is left the wake comes after the grace. A wake without either
-    would ring at once, and its run would park again for the same jobs.
     """
     if policy.mode == "never":
         return "off"
     if not job_ids and begin_seconds is None:
         return "nothing to await"
     awaited = sorted(job_ids)[:LONGEST_AWAITED]
-    with context.record.fenced("tx.wake", lease, seconds=context.patience.lease) as session:
-        reason, last = _not_needed(session, context, policy, lease.run_id, awaited)
-        if reason:
-            return reason
-        number = last + 1
-        wake = Wake(
-            realm_id=context.record.realm_id,
-            run_id=lease.run_id,
-            number=number,
-            job_name=context.job_name("wake", lease.run_id, number),
-            awaited=awaited,
-        )
-        session.add(wake)
-        session.flush()
-        wake_id, name = wake.id, wake.job_name
-    script = _script(context, lease.run_id, number)
-    outcome = _submit(context, policy, name, script, awaited, begin_seconds)
-    if isinstance(outcome, Refused) and outcome.reason == "Dependency" and begin_seconds is None:
-        known = [job_id for job_id in awaited if job_id not in gone]
-        if known != awaited:
-            outcome = _submit(context, policy, name, script, known, None if known else context.patience.grace)
-    # Not flushed: a wake whose job id is lost rings all the same, and is found by its name.
+    reason, last, older = _not_needed(session, context, policy, run_id, awaited)
+    if reason:
+        return reason
+    number = last + 1
+    name = context.job_name("wake", run_id, number)
+    realm = context.record.realm_id
+    row = {"realm": realm, "run": run_id, "number": number, "name": name, "awaited": as_array(awaited)}
+    made = session.scalar(text(_INSERT_WAKE), row)
+    assert made is not None
+    return Doorbell(int(made), run_id, number, name, tuple(awaited), begin_seconds, older)
+
+
+def ring_later(context: Context, policy: WakePolicy, bell: Doorbell, *, gone: Collection[str] = ()) -> str:
+    """Submit the wake of a parked run. Returns one word for people: what was done or why nothing was.
+
+    `gone`: ids that the queue does not list any more. Where such ids are refused as dependencies (Slurm releases
+    differ) the others are awaited alone, and when none is left the wake comes after the grace. A wake without either
+    would ring at once, and its run would park again for the same jobs.
+    """
+    script = _script(context, bell.run_id, bell.number)
+    outcome = _submit(context, policy, bell.name, script, bell.awaited, bell.begin_seconds)
+    if isinstance(outcome, Refused) and outcome.reason == "Dependency" and bell.begin_seconds is None:
+        known = tuple(job_id for job_id in bell.awaited if job_id not in gone)
+        if known != bell.awaited:
+            outcome = _submit(context, policy, bell.name, script, known, None if known else context.patience.grace)
+    doomed: list[str] = []
+    # Not flushed: a wake whose job id is lost is found by its name.
     with context.record.transaction("tx.wake", flushed=False) as session:
-        row = session.get(Wake, wake_id)
-        if row is None:
-            return "gone"
+        job_id, dead = None, ""
         match outcome:
-            case Accepted(job_id=job_id):
-                row.state, row.job_id = "submitted", job_id
-                older = _silenced(session, lease.run_id, SUPERSEDED, before=number)
-            case Refused(reason=why, when=when):
-                row.state, row.reason = "dead", why
-                return f"refused: {why}" + (" (later)" if when is When.LATER else "")
+            case Accepted():
+                job_id = outcome.job_id
+            case Refused(reason=why):
+                dead = why
             case Unknown(why=why):
-                row.state, row.reason = "dead", f"unknown: {why}"
-                return "unknown"
-    if older:
-        cancel_jobs(context, older)
+                dead = f"unknown: {why}"
+        state = "submitted" if job_id is not None else "dead"
+        told = {"wake": bell.id, "state": state, "job": job_id, "reason": dead}
+        if session.scalar(text(_WAKE_OUTCOME), told) is None:
+            return "gone"
+        if job_id is not None and bell.has_older:
+            doomed = _silenced(session, bell.run_id, SUPERSEDED, before=bell.number)
+    if doomed:
+        cancel_jobs(context, doomed)
+    match outcome:
+        case Refused(reason=why, when=when):
+            return f"refused: {why}" + (" (later)" if when is When.LATER else "")
+        case Unknown():
+            return "unknown"
     return "rings"
+
+
+_INSERT_WAKE = """
+insert into wakes (realm_id, run_id, number, job_name, awaited)
+values (:realm, :run, :number, :name, cast(:awaited as text[]))
+returning id
+"""
+_WAKE_OUTCOME = "update wakes set state = :state, job_id = :job, reason = :reason where id = :wake returning id"
+_WAKES_BEFORE = """
+select coalesce(max(number), 0),
+       coalesce(bool_or(awaited = cast(:awaited as text[])) filter (where state = 'submitted'), false),
+       coalesce(bool_or(state = 'submitted'), false),
+       (select count(*) from wakes
+         where realm_id = :realm and state in ('intent', 'submitted') and run_id <> :run)
+  from wakes where run_id = :run
+"""
 
 
 def silence(context: Context, run_id: str, why: str) -> None:
@@ -133,25 +170,15 @@ def _silenced(session: Session, run_id: str, why: str, before: int | None = None
 
 def _not_needed(
     session: Session, context: Context, policy: WakePolicy, run_id: str, awaited: list[str]
-) -> tuple[str, int]:
-    """(why no wake is needed or "", the number of this run's last wake)."""
-    mine = select(func.coalesce(func.max(Wake.number), 0)).where(Wake.run_id == run_id)
-    same = exists().where(Wake.run_id == run_id, Wake.state == "submitted", Wake.awaited == awaited)
-    living = (
-        select(func.count())
-        .select_from(Wake)
-        .where(
-            Wake.realm_id == context.record.realm_id,
-            Wake.state.in_(["intent", "submitted"]),
-            # This run's own makes room for the next one.
-            Wake.run_id != run_id,
-        )
-    )
-    last, rings, live = session.execute(select(mine.scalar_subquery(), same, living.scalar_subquery())).one()
+) -> tuple[str, int, bool]:
+    """(why no wake is needed or "", the number of this run's last wake, whether one of its wakes is pending)."""
+    # Others' alone count for the cap: this run's own makes room for the next one.
+    asked = {"run": run_id, "realm": context.record.realm_id, "awaited": as_array(awaited)}
+    last, rings, older, live = session.execute(text(_WAKES_BEFORE), asked).one()
     if rings and awaited:
-        return "already rings", last
+        return "already rings", last, older
     if live >= policy.cap:
-        return "cap", last
+        return "cap", last, older
     if policy.mode == "auto" and live >= max(1, policy.cap // 2):
         fresh = session.scalar(
             select(func.now() - Heartbeat.at < func.make_interval(0, 0, 0, 0, 0, 0, policy.cadence_seconds)).where(
@@ -159,8 +186,8 @@ def _not_needed(
             )
         )
         if fresh:
-            return "tick is fresh", last
-    return "", last
+            return "tick is fresh", last, older
+    return "", last, older
 
 
 def _script(context: Context, run_id: str, number: int) -> Path:

@@ -8,7 +8,8 @@ text with CHECK constraints. Times are the database's own `now()`.
 Rules kept by the database:
 * one slot per (realm, digest); one attempt per (slot, n);
 * at most one open attempt per slot (partial unique index `one_open_attempt`);
-* an attempt's job name is unique in its realm, and so is an array's: a job found by name has one owner;
+* a job's name is unique in its realm, an array's and that of an attempt that goes out alone: a job found by name has
+  one owner;
 * an attempt that goes out in an array names the array and its task there, each task of an array once;
 * one run per (realm, question): asking the same thing twice finds the run that exists;
 * one measure per (run, round, role);
@@ -58,7 +59,7 @@ __all__ = [
     "Wake",
 ]
 
-REVISION = "0004"
+REVISION = "0005"
 """The migration that these models are; a test compares it with the newest one."""
 
 NAMING = {
@@ -236,6 +237,8 @@ class Array(Base):
     detail: Mapped[str] = mapped_column(server_default="")
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     intent_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    cluster: Mapped[str] = mapped_column(server_default="")
+    submitted_at: Mapped[datetime | None]
 
 
 class Attempt(Base):
@@ -244,13 +247,14 @@ class Attempt(Base):
     __tablename__ = "attempts"
     __table_args__ = (
         UniqueConstraint("slot_id", "n"),
-        UniqueConstraint("realm_id", "job_name"),
         CheckConstraint("state in ('intent', 'submitted', 'settled')", name="state"),
         CheckConstraint("(state = 'settled') = (outcome is not null)", name="outcome_iff_settled"),
         CheckConstraint("state <> 'submitted' or job_id is not null", name="submitted_has_job"),
         CheckConstraint("(array_id is null) = (array_task is null)", name="array_and_task"),
         CheckConstraint("(array_id is null) = (array_name = '')", name="array_and_name"),
         UniqueConstraint("array_id", "array_task"),
+        # Tasks of an array are known to the cluster by the array's name.
+        Index("one_job_per_name", "realm_id", "job_name", unique=True, postgresql_where=text("array_id is null")),
         Index("one_open_attempt", "slot_id", unique=True, postgresql_where=text("state in ('intent', 'submitted')")),
         Index(
             "live_attempts",
@@ -273,7 +277,8 @@ class Attempt(Base):
     )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
-    realm_id: Mapped[int] = mapped_column(ForeignKey("realms.id"))
+    realm_id: Mapped[int]
+    """The slot's, so that a sweep needs no other table; the slot's own has the foreign key."""
     slot_id: Mapped[int] = mapped_column(ForeignKey("slots.id"))
     n: Mapped[int]
     state: Mapped[str] = mapped_column(server_default="intent")

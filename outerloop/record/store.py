@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import psycopg
 from sqlalchemy import BigInteger, ColumnElement, Engine, any_, cast, create_engine, func, literal, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.types import NullType
 
 from outerloop.effects import effect
 from outerloop.record.models import Lease, Realm
 
-__all__ = ["Fenced", "LeaseHandle", "Record", "RecordUnavailable", "is_one_of"]
+__all__ = ["Fenced", "LeaseHandle", "Record", "RecordUnavailable", "as_array", "is_one_of"]
 
 CONNECT_TIMEOUT_SECONDS = 10
 ADVISORY_TICK = 0x6F6C7401
@@ -34,7 +36,7 @@ _DISCONNECT_SQLSTATES = ("08", "57P", "53", "58")
 """Classes of SQLSTATE that say the server, not the statement, is in trouble (PostgreSQL manual, appendix A)."""
 
 
-_NOT_FLUSHED = text("set local synchronous_commit = off")
+_COMMIT_UNFLUSHED = "set local synchronous_commit = off; commit"
 _EXTEND = text(
     "update leases set expires_at = now() + make_interval(secs => :s)"
     " where run_id = :r and epoch = :e and holder = :h returning 1"
@@ -136,17 +138,27 @@ class Record:
         flushed transaction of anybody makes it durable, too (PostgreSQL manual, "Asynchronous Commit").
         """
         with self._session() as session, effect(name), session.begin():
-            if not flushed:
-                session.execute(_NOT_FLUSHED)
             yield session
+            if not flushed:
+                self._commit_unflushed(session)
+
+    def _commit_unflushed(self, session: Session) -> None:
+        """Both statements in one message: a transaction's last round trip is as long as any."""
+        session.flush()
+        driver = session.connection().connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        try:
+            driver.execute(_COMMIT_UNFLUSHED, prepare=False)
+        except psycopg.DatabaseError as error:
+            raise RecordUnavailable(_unavailable(error)) from error
 
     @contextmanager
-    def fenced(self, name: str, lease: LeaseHandle, *, seconds: float) -> Iterator[Session]:
+    def fenced(self, name: str, lease: LeaseHandle, *, seconds: float, flushed: bool = True) -> Iterator[Session]:
         """A transaction that only the newest epoch of the lease may make; it also extends the lease.
 
         Raises Fenced, with nothing written, when somebody else took over.
         """
-        with self.transaction(name) as session:
+        with self.transaction(name, flushed=flushed) as session:
             mine = session.execute(
                 _EXTEND, {"s": seconds, "r": lease.run_id, "e": lease.epoch, "h": lease.holder}
             ).one_or_none()
@@ -279,7 +291,16 @@ class Record:
 
 def is_one_of(column: InstrumentedAttribute[int], ids: Iterable[int]) -> ColumnElement[bool]:
     """`column in ids` with one parameter, however many ids there are."""
-    return column == any_(cast(literal(list(ids), ARRAY(BigInteger)), ARRAY(BigInteger)))
+    # Without a type of its own, or Postgres could not know the members before it chooses a plan.
+    return column == any_(cast(literal(as_array(ids), NullType()), ARRAY(BigInteger)))
+
+
+def as_array(values: Iterable[float | str | None]) -> str:
+    """An array of numbers, or of words without blanks and punctuation such as job names, as Postgres reads it.
+
+    The driver writes an array member by member, which takes longer than the server's whole answer.
+    """
+    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
 
 
 def _unavailable(error: Exception) -> str:

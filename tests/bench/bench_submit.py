@@ -29,12 +29,12 @@ from sqlalchemy import func, select
 from outerloop.compute.protocol import Accepted, JobSpec, Lane
 from outerloop.compute.slurm import TOOLS, SlurmCli
 from outerloop.controller.work import lane_mapping
-from outerloop.dispatch.arrays import awaited_jobs
+from outerloop.dispatch.awaited import awaited_jobs
 from outerloop.dispatch.budget import Budget
 from outerloop.dispatch.context import Context, Patience
-from outerloop.dispatch.settle import open_attempts
+from outerloop.dispatch.outcomes import share_outcomes
 from outerloop.dispatch.submit import submit_ready
-from outerloop.dispatch.wakes import WakePolicy, ring_later
+from outerloop.dispatch.wakes import Doorbell, WakePolicy, hang_doorbell, ring_later
 from outerloop.record import embedded, migrate
 from outerloop.record.models import Array, Attempt, Run, Slot, Wake
 from outerloop.record.store import Record
@@ -117,6 +117,7 @@ class Ours:
             owner_uid=str(os.getuid()),
         )
         self._run = 0
+        self.shared_s: list[float] = []
 
     def prepare(self) -> tuple[str, list[int]]:
         """A run and the slots that its planning left: rows, folders and spec.json."""
@@ -156,17 +157,23 @@ class Ours:
         return run_id, ids
 
     def submit(self, run_id: str, ids: list[int]) -> float:
-        """Seconds until everything and its wake is handed over and on record."""
+        """Seconds until everything and its wake is handed over and on record: the intents of all attempts, flushed,
+        and the job id with their array. Handing that on to the attempts' own rows comes after the wake."""
         policy = WakePolicy("always", LANE, 5, 1000, 60.0)
         began = time.perf_counter()
         lease = self.record.take_lease(run_id, seconds=300)
         assert lease is not None
         report = submit_ready(self.context, lease, ids, Budget(), lease_seconds=300)
-        with self.record.reading() as session:
-            awaited = awaited_jobs(session, open_attempts(session, self.record.realm_id, ids), ids)
-        rung = ring_later(self.context, policy, lease, awaited)
+        with self.record.fenced("tx.park", lease, seconds=300) as session:
+            awaited = awaited_jobs(session, ids)
+            bell = hang_doorbell(session, self.context, policy, run_id, awaited)
+        assert isinstance(bell, Doorbell), bell
+        rung = ring_later(self.context, policy, bell)
         took = time.perf_counter() - began
         assert len(report.accepted) == MEASURES and rung == "rings" and len(awaited) == 1, (report, rung, awaited)
+        began = time.perf_counter()
+        share_outcomes(self.context, report.arrays)
+        self.shared_s.append(time.perf_counter() - began)
         with self.record.reading() as session:
             stands = session.scalar(select(func.count()).where(Attempt.slot_id.in_(ids), Attempt.state == "submitted"))
             assert stands == MEASURES

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from outerloop.controller.collect import Collected, collect
 from outerloop.controller.rebuild import rebuild
@@ -258,6 +259,10 @@ def test_a_task_that_vanished_while_it_was_folded_is_measured_anew_and_harms_no_
     assert [count for _name, count in world.cluster.requests()] == [MEASURES, 1]
 
 
+class Undone(Exception):
+    """Takes a transaction back."""
+
+
 def test_a_run_that_shares_an_array_waits_for_its_own_tasks_only(worlds: Callable[..., ArrayWorld]) -> None:
     """Two candidates share the base's slots only when they share seeds; a second asking shares every slot."""
     world = worlds()
@@ -266,15 +271,24 @@ def test_a_run_that_shares_an_array_waits_for_its_own_tasks_only(worlds: Callabl
     attempts = {a.slot_id: a for a in world.rows(Attempt)}
     deployment = world.open()
     try:
-        from outerloop.dispatch.arrays import awaited_jobs
+        from outerloop.dispatch.awaited import awaited_jobs
 
-        with deployment.record.reading() as session:
-            some = sorted(attempts)[:3]
-            assert awaited_jobs(session, [attempts[i] for i in some], some) == sorted(
-                str(attempts[i].job_id) for i in some
-            )
+        some, everything = sorted(attempts)[:3], sorted(attempts)
+        with pytest.raises(Undone), deployment.record.transaction("tx.observe") as session:
+            assert awaited_jobs(session, some) == sorted(str(attempts[i].job_id) for i in some)
+            assert awaited_jobs(session, everything) == [array.job_id]
             # All of it is ours although most of it has ended.
-            assert awaited_jobs(session, [attempts[i] for i in some], sorted(attempts)) == [array.job_id]
+            others = update(Attempt).where(Attempt.slot_id.not_in(some))
+            session.execute(others.values(state="settled", outcome="done"))
+            assert awaited_jobs(session, everything) == [array.job_id]
+            assert awaited_jobs(session, some) == sorted(str(attempts[i].job_id) for i in some)
+            # Another job executes one of them.
+            session.execute(update(Attempt).where(Attempt.slot_id == some[0]).values(job_id="99999_7"))
+            assert awaited_jobs(session, everything) == sorted([array.job_id, "99999_7"])
+            # As they are until the outcome of their array is handed on.
+            session.execute(update(Attempt).where(Attempt.slot_id == some[1]).values(state="intent", job_id=None))
+            assert awaited_jobs(session, some[1:]) == sorted(str(attempts[i].job_id) for i in some[1:])
+            raise Undone
     finally:
         deployment.close()
     assert world.cancel(run_id) is not None
