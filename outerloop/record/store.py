@@ -17,16 +17,15 @@ from datetime import datetime
 from pathlib import Path
 
 import psycopg
-from sqlalchemy import BigInteger, ColumnElement, Engine, any_, cast, create_engine, func, literal, select, text
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy import Engine, create_engine, func, select, text
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
-from sqlalchemy.orm import InstrumentedAttribute, Session
-from sqlalchemy.types import NullType
+from sqlalchemy.orm import Session
 
 from outerloop.effects import effect
 from outerloop.record.models import Lease, Realm
 
-__all__ = ["Fenced", "LeaseHandle", "Record", "RecordUnavailable", "as_array", "is_one_of"]
+__all__ = ["Fenced", "LeaseHandle", "Record", "RecordUnavailable", "as_array"]
 
 CONNECT_TIMEOUT_SECONDS = 10
 ADVISORY_TICK = 0x6F6C7401
@@ -287,12 +286,6 @@ class Record:
             except DBAPIError:
                 pass
             connection.close()
-
-
-def is_one_of(column: InstrumentedAttribute[int], ids: Iterable[int]) -> ColumnElement[bool]:
-    """`column in ids` with one parameter, however many ids there are."""
-    # Without a type of its own, or Postgres could not know the members before it chooses a plan.
-    return column == any_(cast(literal(as_array(ids), NullType()), ARRAY(BigInteger)))
 
 
 def as_array(values: Iterable[float | str | None]) -> str:

@@ -19,7 +19,7 @@ from sqlalchemy import update
 
 from outerloop.controller.collect import Collected, collect
 from outerloop.controller.rebuild import rebuild
-from outerloop.record.models import Array, Attempt, Wake
+from outerloop.record.models import Array, Attempt, Run, Wake
 from outerloop.settings_sections import LaneSettings
 from tests.controller_rig.world import World, resume, stopped, wait_for
 from tests.e2e.test_crash_points import TABLES, points_of
@@ -257,6 +257,52 @@ def test_a_task_that_vanished_while_it_was_folded_is_measured_anew_and_harms_no_
     assert (lost.job_id, lost.reason) == (gone, "LOST")
     # Alone it is a job like any other.
     assert [count for _name, count in world.cluster.requests()] == [MEASURES, 1]
+
+
+def killed_before_the_outcome_is_handed_on(world: ArrayWorld) -> str:
+    """A run whose array's row has the job id while its attempts' rows are intents still: everything is handed over,
+    and the process died. Returns the run's id."""
+    # tx.outcome: the array's; the next one hands it on.
+    fault = "before:tx.outcome:kill:2"
+    assert world.forked(lambda: world.submit("better"), fault=fault) == -signal.SIGKILL
+    [array] = world.arrays()
+    assert (array.state, array.job_id) == ("submitted", next(iter(world.measuring_jobs())).partition("_")[0])
+    assert {(a.state, a.job_id) for a in world.rows(Attempt)} == {("intent", None)}
+    [wake] = world.rows(Wake)
+    assert wake.awaited == [array.job_id], "the doorbell knows the array before its tasks do"
+    [run] = world.rows(Run)
+    assert (run.state, run.state_reason) == ("waiting", "JOBS")
+    return str(run.id)
+
+
+def test_the_next_look_hands_an_outcome_on_and_asks_nobody(worlds: Callable[..., ArrayWorld]) -> None:
+    world = worlds()
+    killed_before_the_outcome_is_handed_on(world)
+    world.cluster.set_mode("listing", "silent")
+    world.tick()
+    world.cluster.set_mode("listing", "")
+    [array] = world.arrays()
+    attempts = sorted(world.rows(Attempt), key=lambda a: a.array_task)
+    assert [(a.state, a.job_id) for a in attempts] == [("submitted", f"{array.job_id}_{k}") for k in range(MEASURES)]
+    assert {a.submitted_at for a in attempts} == {array.submitted_at}
+    world.wakes_until_rest()
+    world.check()
+    assert len(world.cluster.requests()) == 1
+
+
+def test_a_wake_hands_an_outcome_on_that_nobody_else_did(worlds: Callable[..., ArrayWorld]) -> None:
+    world = worlds()
+    killed_before_the_outcome_is_handed_on(world)
+    world.wakes_until_rest()
+    world.check()
+    assert len(world.cluster.requests()) == 1
+
+
+def test_a_cancel_reaches_the_jobs_whose_ids_only_their_array_knows(worlds: Callable[..., ArrayWorld]) -> None:
+    world = worlds()
+    run_id = killed_before_the_outcome_is_handed_on(world)
+    assert world.cancel(run_id) is not None
+    assert {body["state"] for body in world.measuring_jobs().values()} == {"cancelled"}, world.describe()
 
 
 class Undone(Exception):

@@ -69,6 +69,38 @@ def test_upgrades_at_once_are_one_upgrade(empty_database: str) -> None:
     assert migrate.drift(empty_database) == []
 
 
+def test_arrays_get_the_outcome_that_their_attempts_had_and_give_it_back(empty_database: str) -> None:
+    """0005 and back, with an array that waits in the queue meanwhile."""
+    from alembic import command
+
+    config = migrate._config(empty_database)
+    command.upgrade(config, "0004")
+    for statement in (
+        "insert into realms (owner, slot_root) values ('me', '/s')",
+        'insert into slots (realm_id, digest, label, target, submitter, "order")'
+        " select 1, 'd' || k, 'l', 't', 'me', '{}' from generate_series(0, 2) k",
+        "insert into arrays (realm_id, name, state, job_id, lane, count, map)"
+        " values (1, 'a', 'submitted', '77', '', 3, '{}')",
+        "insert into attempts (realm_id, slot_id, n, state, job_name, array_id, array_task, array_name, job_id,"
+        "                      cluster, minutes, command_minutes, submitted_at)"
+        " select 1, k + 1, 1, 'submitted', 'j' || k, 1, k, 'a', '77_' || k, 'c', 1, 1, '2026-11-30 12:00:00+00'"
+        "   from generate_series(0, 2) k",
+    ):
+        execute(empty_database, statement)
+    told = "select job_id, cluster, submitted_at from attempts order by id"
+    with migrate.connect(empty_database) as connection:
+        before = connection.exec_driver_sql(told).all()
+    migrate.upgrade(empty_database)
+    with migrate.connect(empty_database) as connection:
+        [array] = connection.exec_driver_sql("select job_id, cluster, submitted_at from arrays").all()
+    assert array == ("77", "c", before[0].submitted_at)
+    # Nobody handed it on yet when somebody goes back.
+    execute(empty_database, "update attempts set state = 'intent', job_id = null, cluster = '', submitted_at = null")
+    command.downgrade(config, "0004")
+    with migrate.connect(empty_database) as connection:
+        assert connection.exec_driver_sql(told).all() == before
+
+
 def test_a_database_of_a_newer_installation_is_refused(database: str) -> None:
     execute(database, "update alembic_version set version_num = 'from_the_future'")
     with pytest.raises(migrate.MigrationError, match=r"from_the_future.*newer outerloop"):
