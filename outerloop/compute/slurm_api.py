@@ -61,10 +61,13 @@ best choice."""
 _LONGEST_REQUEST = 60_000
 """What a pipe takes without anybody reading (pipe(7): 65,536 bytes), so that no write waits for the child."""
 MOST_DEATHS = 2
-"""Children that may be lost in one process before the command line does the rest."""
+"""Times that the library may fail in one process before the command line does the rest: a lost child, or a submission
+that it left in doubt for another reason than the controller."""
 
 # The job is over, or was never there.
 _NOTHING_TO_CANCEL = frozenset({2017, 2021})
+# The controller does not listen, or does not answer: Slurm's tools would wait for it just as long, in vain.
+_CONTROLLER_DOWN = frozenset({1800, 5004})
 
 
 def pyslurm_installed(path: Path | None = None) -> bool:
@@ -80,6 +83,10 @@ class _Died(Exception):
     def __init__(self, why: str, begun: bool) -> None:
         self.begun = begun
         super().__init__(why)
+
+
+class _NotYet(Exception):
+    """Whether the library fits cannot be said just now."""
 
 
 class SlurmApi:
@@ -109,6 +116,7 @@ class SlurmApi:
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._why_not: str | None = None
+        self._not_yet = ""
 
     # ------------------------------------------------------------------------------------------ requests
 
@@ -151,7 +159,10 @@ class SlurmApi:
                         return Accepted(str(job_id), notes=answer["printed"])
                     return Unknown(f"pyslurm succeeded but said {job_id!r} for the job's id")
                 case "rpc":
-                    return read_error(answer["errno"], answer["text"], answer["printed"])
+                    outcome = read_error(answer["errno"], answer["text"], answer["printed"])
+                    if isinstance(outcome, Unknown) and answer["errno"] not in _CONTROLLER_DOWN:
+                        self._lost()
+                    return outcome
                 case "cannot":
                     return by_command_line(answer["text"])
                 case _:
@@ -191,6 +202,8 @@ class SlurmApi:
                     except _Died:
                         self._lost()
                     else:
+                        if answer.get("errno") in _CONTROLLER_DOWN:
+                            return NoAnswer(f"pyslurm: {answer['text']}")
                         if answer.get("error"):
                             log.debug("looked up by scontrol: %s", _complaint(answer))
                         else:
@@ -222,8 +235,9 @@ class SlurmApi:
         """Start pyslurm now and say why it is not used; empty when it is. For doctor."""
         with self._lock:
             self._calls = max(self._calls, self._warm_up)
+            self._not_yet = ""
             self._ready()
-            return self._why_not or ""
+            return self._why_not or self._not_yet
 
     def close(self) -> None:
         """End the child. The next request starts another."""
@@ -246,6 +260,10 @@ class SlurmApi:
             except _Died as death:
                 self._why_not = str(death)
                 log.info("pyslurm is not used: %s", death)
+            except _NotYet as trouble:
+                # Asked again later, and not with each request: during an outage every question takes its time.
+                self._not_yet = str(trouble)
+                self._calls = min(0, self._warm_up - WARM_UP_CALLS)
         return self._child
 
     def _start(self) -> _Child:
@@ -257,7 +275,7 @@ class SlurmApi:
         if cluster is None:
             limits = self._cli.limits()
             if isinstance(limits, NoAnswer):
-                raise _Died(f"the cluster does not say its version: {limits.why}", False)
+                raise _NotYet(f"the cluster does not say its version: {limits.why}")
             cluster = self._cluster_version = limits.version
         child = _Child(self._cli.environment(), self._path, self._load_seconds)
         if not fits(child.version, cluster):
@@ -271,7 +289,7 @@ class SlurmApi:
             self._child = None
         self._deaths += 1
         if self._deaths >= MOST_DEATHS:
-            self._why_not = f"it gave no answer {self._deaths} times"
+            self._why_not = f"it failed {self._deaths} times"
             log.warning("pyslurm is not used any more: %s", self._why_not)
 
 

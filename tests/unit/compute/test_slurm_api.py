@@ -38,7 +38,7 @@ from outerloop.compute.protocol import (
 from outerloop.compute.pyslurm_words import CannotSay, describe, fits, read_error, read_records
 from outerloop.compute.rows import squeue_listing
 from outerloop.compute.slurm import SlurmCli
-from outerloop.compute.slurm_api import SlurmApi, pyslurm_installed
+from outerloop.compute.slurm_api import WARM_UP_CALLS, SlurmApi, pyslurm_installed
 from tests.fake_slurm import FakeSlurm
 from tests.standin import place
 
@@ -161,10 +161,34 @@ def test_the_clusters_version_is_asked_once_and_without_an_answer_the_command_li
     api = make(cluster_version=None)
     assert [api.submit(job), api.submit(job)] == [Accepted("4711"), Accepted("4711")]
     assert len(fake.calls("scontrol")) == 2
-    fake.clear()
+
+
+def test_an_outage_when_the_version_is_asked_is_no_verdict_on_the_library(
+    make: Make, fake: FakeSlurm, job: JobSpec
+) -> None:
     fake.rule("scontrol", rc=1, stderr="Unable to contact slurm controller (connect failure)\n")
     fake.rule("sbatch", stdout="900123\n")
-    assert make(cluster_version=None).submit(job) == Accepted("900123")
+    api = make(cluster_version=None)
+    assert [api.submit(job) for _ in range(3)] == [Accepted("900123")] * 3
+    assert len(fake.calls("scontrol")) == 2, "not with every request"
+    assert "Unable to contact" in api.why_not()
+    fake.clear()
+    fake.rule("scontrol", argv="config", stdout="SLURM_VERSION = 25.11.7\nClusterName = lab\n")
+    fake.rule("scontrol", argv="partition", stdout="")
+    fake.rule("sbatch", stdout="900123\n")
+    outcomes = [api.submit(job) for _ in range(WARM_UP_CALLS + 1)]
+    assert outcomes == [Accepted("900123")] * WARM_UP_CALLS + [Accepted("4711")]
+    assert api.why_not() == ""
+
+
+def test_a_library_that_leaves_submissions_in_doubt_though_the_controller_answers_is_given_up(
+    make: Make, fake: FakeSlurm, job: JobSpec
+) -> None:
+    fake.rule("sbatch", stdout="900123\n")
+    api = make(faults={"submit": {"errno": 1007, "text": "Protocol authentication error"}})
+    assert [type(api.submit(job)) for _ in range(3)] == [Unknown, Unknown, Accepted]
+    hung = make(faults={"submit": {"errno": 5004, "text": "Socket timed out on send/recv operation"}})
+    assert [type(hung.submit(job)) for _ in range(3)] == [Unknown] * 3
 
 
 def test_a_configuration_that_is_not_there_is_not_waited_for(fake: FakeSlurm, job: JobSpec, tmp_path: Path) -> None:
@@ -516,7 +540,9 @@ def test_a_job_that_nobody_knows_is_none_and_a_task_is_asked_of_scontrol(make: M
 def test_a_look_up_without_an_answer_is_no_answer(make: Make, fake: FakeSlurm) -> None:
     fake.rule("scontrol", rc=1, stderr="slurm_load_jobs error: Unable to contact slurm controller\n")
     api = make(faults={"load": {"errno": 1800, "text": "Unable to contact slurm controller (connect failure)"}})
-    assert isinstance(api.look_up("7"), NoAnswer)
+    assert isinstance(api.look_up("7"), NoAnswer) and fake.calls("scontrol") == []
+    api = make(faults={"load": {"errno": 1007, "text": "Protocol authentication error"}})
+    assert isinstance(api.look_up("7"), NoAnswer) and len(fake.calls("scontrol")) == 1
 
 
 # ------------------------------------------------------------------------------------------- real records
