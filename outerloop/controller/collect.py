@@ -8,7 +8,6 @@ slots (collect_entries.py), run folders and mirrors, which are small and are the
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -46,6 +45,8 @@ def collect(deployment: Deployment, *, keep_days: float, dry_run: bool) -> Colle
     context = deployment.context
     record = context.record
     report = Collected()
+    # Not this host's clock: one that jumps ahead would delete what was put into the trash an hour ago.
+    now = int(record.now().timestamp())
     with record.reading() as session:
         wanted = select(Measure.slot_id).join(Run, Run.id == Measure.run_id).where(_needed(keep_days))
         query = select(Slot.id).where(
@@ -70,20 +71,20 @@ def collect(deployment: Deployment, *, keep_days: float, dry_run: bool) -> Colle
             if dry_run:
                 continue
             if directory.path.is_dir():
-                directory.move_to(context.root.trash / f"{int(time.time())}-{slot.digest}")
+                directory.move_to(context.root.trash / f"{now}-{slot.digest}")
             for attempt in session.scalars(select(Attempt).where(Attempt.slot_id == slot.id)):
                 session.delete(attempt)
             slot.state, slot.reason, slot.detail, slot.failure_class = "collected", "", "", None
             slot.pinned_attempt = slot.pinned_restart = slot.result = None
             slot.attempts_counted, slot.next_try_at = 0, None
-    _collect_arrays(deployment, report, keep_days=keep_days, dry_run=dry_run)
+    _collect_arrays(deployment, report, now, keep_days=keep_days, dry_run=dry_run)
     root = context.root
-    tables = collect_tables(record, root, _needed(keep_days), keep_days=keep_days, dry_run=dry_run)
-    sealed = collect_sealed(record, root, keep_days=keep_days, dry_run=dry_run)
+    tables = collect_tables(record, root, _needed(keep_days), now, keep_days=keep_days, dry_run=dry_run)
+    sealed = collect_sealed(record, root, now, keep_days=keep_days, dry_run=dry_run)
     report.tables, report.sealed = list(tables), list(sealed)
     report.bytes += sum(map(_size, [*tables.values(), *sealed.values()]))
     if not dry_run:
-        report.deleted = _empty_trash(root.trash) + _empty_trash(sealed_trash(root))
+        report.deleted = _empty_trash(root.trash, now) + _empty_trash(sealed_trash(root), now)
     return report
 
 
@@ -98,7 +99,7 @@ def _needed(keep_days: float) -> ColumnElement[bool]:
     )
 
 
-def _collect_arrays(deployment: Deployment, report: Collected, *, keep_days: float, dry_run: bool) -> None:
+def _collect_arrays(deployment: Deployment, report: Collected, now: int, *, keep_days: float, dry_run: bool) -> None:
     """Task maps and logs of arrays that have no attempts any more: all collected, or refused as a whole."""
     context = deployment.context
     record = context.record
@@ -118,7 +119,7 @@ def _collect_arrays(deployment: Deployment, report: Collected, *, keep_days: flo
         if folder.is_dir():
             context.root.trash.mkdir(parents=True, exist_ok=True)
             with effect("gc.trash"):
-                folder.rename(context.root.trash / f"{int(time.time())}-{name}")
+                folder.rename(context.root.trash / f"{now}-{name}")
         with record.transaction("tx.collect") as session:
             session.execute(delete(Array).where(Array.name == name, *unneeded))
 
@@ -134,9 +135,9 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _empty_trash(trash: Path) -> int:
+def _empty_trash(trash: Path, now: int) -> int:
     deleted = 0
-    limit = time.time() - TRASH_DAYS * 86400
+    limit = now - TRASH_DAYS * 86400
     for folder in sorted(trash.iterdir()) if trash.is_dir() else []:
         stamp = folder.name.partition("-")[0]
         if stamp.isdecimal() and int(stamp) < limit:

@@ -12,7 +12,6 @@ before it: a value without its rows could not be judged again.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -38,16 +37,17 @@ _SEALED = re.compile(r"([0-9a-f]{16})-(\d{1,6})")
 
 
 def collect_tables(
-    record: Record, root: StateRoot, needed: ColumnElement[bool], *, keep_days: float, dry_run: bool
+    record: Record, root: StateRoot, needed: ColumnElement[bool], now: int, *, keep_days: float, dry_run: bool
 ) -> dict[str, Path]:
-    """Move tables that nothing needs to the trash: digest -> where each lies now. `needed` holds of runs that stay.
+    """Move tables that nothing needs to the trash: digest -> where each lies now. `needed` holds of runs that stay,
+    `now` is the record's time (Unix seconds).
 
     Raises OSError.
     """
     candidates = [
         folder
         for folder in _folders(data_folders(root))
-        if DATA_NAME.fullmatch(folder.name) and _is_old([folder, folder / TABLE], keep_days)
+        if DATA_NAME.fullmatch(folder.name) and _is_old([folder, folder / TABLE], now, keep_days)
     ]
     wanted = _wanted(record, root, needed) if candidates else set()
     gone = {}
@@ -57,7 +57,7 @@ def collect_tables(
         if dry_run:
             gone[folder.name] = folder
             continue
-        place = trashed_data(root, int(time.time()), folder.name)
+        place = trashed_data(root, now, folder.name)
         _move(folder, place)
         if folder.name in _wanted(record, root, needed) and not folder.exists():
             _move(place, folder)
@@ -83,12 +83,13 @@ def sealed_trash(root: StateRoot) -> Path:
     return sealed_root(root) / "trash"
 
 
-def collect_sealed(record: Record, root: StateRoot, *, keep_days: float, dry_run: bool) -> dict[str, Path]:
-    """Move sealed rows that no slot needs to their trash: folder's name -> where each lies now. Raises OSError."""
+def collect_sealed(record: Record, root: StateRoot, now: int, *, keep_days: float, dry_run: bool) -> dict[str, Path]:
+    """Move sealed rows that no slot needs to their trash: folder's name -> where each lies now. `now` is the record's
+    time (Unix seconds). Raises OSError."""
     gone = {}
     for folder in _folders(sealed_root(root)):
         named = _SEALED.fullmatch(folder.name)
-        if named is None or not _is_old([folder, *_entries(folder)], keep_days):
+        if named is None or not _is_old([folder, *_entries(folder)], now, keep_days):
             continue
         digest, attempt = named[1], int(named[2])
         with record.transaction("tx.collect") as session:
@@ -106,7 +107,7 @@ def collect_sealed(record: Record, root: StateRoot, *, keep_days: float, dry_run
             if dry_run:
                 gone[folder.name] = folder
                 continue
-            place = sealed_trash(root) / f"{int(time.time())}-{folder.name}"
+            place = sealed_trash(root) / f"{now}-{folder.name}"
             make_folder(place.parent)
             _move(folder, place)
             gone[folder.name] = place
@@ -141,7 +142,7 @@ def _folders(folder: Path) -> list[Path]:
     return [path for path in _entries(folder) if path.is_dir() and not path.is_symlink()]
 
 
-def _is_old(paths: Iterable[Path], keep_days: float) -> bool:
+def _is_old(paths: Iterable[Path], now: int, keep_days: float) -> bool:
     """Whether the newest of them was last written before that many days, and not just now."""
     newest = 0.0
     for path in paths:
@@ -149,4 +150,4 @@ def _is_old(paths: Iterable[Path], keep_days: float) -> bool:
             newest = max(newest, path.lstat().st_mtime)
         except FileNotFoundError:
             continue
-    return time.time() - newest > max(keep_days * DAY, YOUNGEST_SECONDS)
+    return now - newest > max(keep_days * DAY, YOUNGEST_SECONDS)

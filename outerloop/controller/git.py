@@ -24,6 +24,8 @@ from outerloop.effects import effect
 __all__ = ["Change", "GitError", "Mirror", "Repository", "make_bundle", "unbundle"]
 
 GIT_TIMEOUT_SECONDS = 600
+GIT_FILES = 16
+"""Inodes that a push needs at least: folders of new objects, a pack with its index, refs with their locks."""
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 PIN_TRIES = 10
 PIN_PAUSE_SECONDS = 0.5
@@ -51,7 +53,9 @@ def _git(
     extra: Mapping[str, str] | None = None,
     data: bytes | None = None,
     check: bool = True,
+    into: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
+    """git's answer. `into` is where it writes, if that is another place. Raises GitError, OSError for a full disk."""
     program = shutil.which("git")
     if program is None:
         raise GitError("git is not installed or not in PATH")
@@ -75,9 +79,22 @@ def _git(
     if check and done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
         if os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
-            raise OSError(errno.ENOSPC, f"no space for git {arguments[0]}: {said.splitlines()[-1]}", str(folder))
+            raise OSError(
+                errno.ENOSPC, f"no space for git {arguments[0]}: {said.splitlines()[-1]}", str(into or folder)
+            )
+        if _is_out_of_files(into or folder):
+            raise OSError(errno.ENOSPC, f"no space for git {arguments[0]}: no inodes are left", str(into or folder))
         raise GitError(f"git {arguments[0]} in {folder}: {said}")
     return done
+
+
+def _is_out_of_files(folder: Path) -> bool:
+    """Whether the disk has no room for the few files that git needs: then it often fails without saying why."""
+    try:
+        facts = os.statvfs(folder)
+    except OSError:
+        return False
+    return facts.f_files > 0 and facts.f_favail < GIT_FILES
 
 
 def _umask() -> int:
@@ -273,7 +290,8 @@ class Mirror:
                 if not specs:
                     return
                 try:
-                    _git(["push", "--quiet", "--force", "--no-verify", str(self.path), *specs], folder=repository.top)
+                    push = ["push", "--quiet", "--force", "--no-verify", str(self.path), *specs]
+                    _git(push, folder=repository.top, into=self.path)
                     return
                 except GitError:
                     if trial + 1 == PIN_TRIES and self._unpinned(refs):

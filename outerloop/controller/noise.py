@@ -256,6 +256,10 @@ class SeriesRunner:
         """
         notes = self._fold(fresh=fresh)
         slots = self._slots()
+        if any(slot.state == "collected" for slot in slots):
+            # Values of an earlier study that this one uses, too: no run has asked for them, so a collection takes them.
+            self.enter()
+            slots = self._slots()
         notes += self._submit(slots)
         return self._state(notes)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import func, select, text
+from sqlalchemy import DateTime, case, func, literal, select, text
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.orm import Session
@@ -60,6 +60,8 @@ __all__ = [
 
 CHECK_DAYS = 7
 """The week of contamination checks."""
+STAMP_BELIEVED = timedelta(days=1)
+"""How long ago a request that is taken in now may say that it was made: it may have waited in the inbox."""
 CHECKS_PATIENCE_SECONDS = 10.0
 """How long one who submits an entry waits for another who does: who is not stopped only writes three small files."""
 LOCK_NOT_AVAILABLE = "55P03"
@@ -424,7 +426,7 @@ def enqueue(record: Record, root: StateRoot, request: Request) -> bool:
             if not _take_check(session, record.realm_id, request):
                 leave_in_inbox(root, request)
             request = _put_into_folder(root, request)
-        made = session.scalar(insert_run(record.realm_id, request).returning(Run.id))
+        made = session.scalar(insert_run(record.realm_id, request, taken_in=True).returning(Run.id))
     inbox = root.inbox_request(request.id)
     if inbox.exists():
         with effect("inbox.remove"):
@@ -439,8 +441,15 @@ def _put_into_folder(root: StateRoot, request: Request) -> Request:
     return request if stored is None else read_request(stored)
 
 
-def insert_run(realm_id: int, request: Request) -> Insert:
-    """The statement that makes a run's row, harmless when it is there."""
+def insert_run(realm_id: int, request: Request, *, taken_in: bool = False) -> Insert:
+    """The statement that makes a run's row, harmless when it is there.
+
+    The request was stamped by the clock of whoever submitted. Weeks of budgets are counted from that time, so it is
+    believed only as far as the record's clock allows: never from the future, and of a request that is `taken_in` now
+    not from before STAMP_BELIEVED either.
+    """
+    asked = literal(datetime.fromisoformat(request.created_at), DateTime(timezone=True))
+    believed = case((asked.between(func.now() - STAMP_BELIEVED, func.now()), asked), else_=func.now())
     return (
         insert(Run)
         .values(
@@ -460,7 +469,7 @@ def insert_run(realm_id: int, request: Request) -> Insert:
             label=request.subject,
             request=request.to_json(),
             priority=request.priority,
-            created_at=datetime.fromisoformat(request.created_at),
+            created_at=believed if taken_in else func.least(asked, func.now()),
         )
         .on_conflict_do_nothing()
     )

@@ -86,9 +86,9 @@ def await_stop(pid: int, point: str) -> None:
     assert os.WIFSTOPPED(status), f"the command ended ({os.waitstatus_to_exitcode(status)}) and never came by {point}"
 
 
-def interrupted(world: World, *arguments: str, point: str, what: Callable[[], object]) -> Told:
-    """A command that is stopped at a point while `what` happens, and then goes on."""
-    pid = start_command(world, *arguments, fault=f"{point}:stop")
+def interrupted(world: World, *arguments: str, point: str, what: Callable[[], object], number: int = 1) -> Told:
+    """A command that is stopped when it comes by a point for the `number`-th time; `what` happens, and it goes on."""
+    pid = start_command(world, *arguments, fault=f"{point}:stop:{number}")
     await_stop(pid, point)
     what()
     os.kill(pid, signal.SIGCONT)

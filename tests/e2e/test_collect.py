@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import pytest
+
 from outerloop.controller.collect import TRASH_DAYS, Collected, collect
+from outerloop.controller.noise import SeriesRunner, prepare_series
 from outerloop.record.models import Measure, Slot
 from tests.controller_rig.kept import Kept
 from tests.controller_rig.world import World
@@ -23,6 +26,40 @@ def gc(world: World, *, keep_days: float = 1.0, dry_run: bool = False) -> Collec
     deployment = world.open()
     try:
         return collect(deployment, keep_days=keep_days, dry_run=dry_run)
+    finally:
+        deployment.close()
+
+
+def test_a_clock_that_jumps_ahead_deletes_no_young_trash(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    rejected_long_ago(world)
+    assert len(gc(world).slots) == 2
+    theirs = time.time
+    monkeypatch.setattr(time, "time", lambda: theirs() + (TRASH_DAYS + 10) * DAY)
+    assert gc(world).deleted == 0 and len(list(world.state.trash.iterdir())) >= 2
+
+
+def test_a_study_whose_older_values_are_collected_meanwhile_measures_them_again(world: World) -> None:
+    deployment = world.open()
+    try:
+        series = prepare_series(
+            world.settings, world.state, repository=world.repo, benchmark="speed", base="main", repeats=3
+        )
+        runner = SeriesRunner(deployment, series, nodes=1)
+
+        def rests() -> int:
+            for _ in range(9):
+                state = runner.look()
+                if state.rests:
+                    return len(state.measured)
+                world.run_measures()
+            raise AssertionError(world.describe())
+
+        runner.enter()
+        total = rests()
+        world.pass_time(2 * DAY)
+        runner.enter()
+        assert len(gc(world).slots) == total > 2
+        assert rests() == total and world.executions() == 2 * total
     finally:
         deployment.close()
 
