@@ -122,8 +122,8 @@ def describe(job: JobSpec, tasks: ArrayRange | None, environment: Mapping[str, s
 def _told(job: JobSpec) -> dict[str, str]:
     """What sbatch tells a job of its request (sbatch(1), OUTPUT ENVIRONMENT VARIABLES) and the library does not.
 
-    srun inside the job takes the CPUs of a task from it, and starts tasks with one CPU without. The rest keeps mpirun
-    and mpiexec from asking for resources of their own. Measured alike on 24.11 and 26.05.
+    Scripts take their number of threads from it, and the last six tell mpirun and mpiexec how to start. Both 24.11 and
+    26.05 set all of them.
     """
     cpus = str(job.cpus)
     told = {

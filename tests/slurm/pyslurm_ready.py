@@ -80,7 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
         options = [f"--basetemp={folder}", "--timeout=3600"]
         print(f"test-pyslurm: on the site's own cluster, files in {folder}", flush=True)
     else:
-        settings |= {"OUTERLOOP_DEV_SLURM": str(slurm)}
+        # Another release that was unpacked for make test-slurm would win.
+        settings |= {"OUTERLOOP_DEV_SLURM": str(slurm), "OUTERLOOP_DEV_PREFIX": ""}
         if without_accounting:
             settings |= {"OUTERLOOP_DEV_ACCOUNTING": "none"}
             print(f"test-pyslurm: tests of the accounting are skipped: {without_accounting}", flush=True)
@@ -261,14 +262,16 @@ def what_a_cluster_needs(slurm: Path) -> tuple[list[str], str]:
     # On PATH there may be daemons of another release.
     absent = [name for name in ("slurmctld", "slurmd", "slurmstepd") if not _has(slurm, name)]
     lacking = ", ".join(absent) or _missing_programs(slurm, accounting=False)
+    instead = "on a cluster that runs already it tests with SITE=FOLDER"
     if lacking:
-        instead = "on a cluster that runs already it tests with SITE=FOLDER"
         return [
             f"a throw-away cluster needs {lacking.strip()} (Slurm's own in {slurm}, munged from munge); {instead}"
         ], ""
+    found = find_library(slurm)
+    if found is not None and not (found[1] / "auth_munge.so").exists():
+        return [f"no auth_munge.so in {found[1]}: Slurm was built without munge's headers; {instead}"], ""
     if not _has(slurm, "slurmdbd"):
         return [], f"no slurmdbd in {slurm}"
-    found = find_library(slurm)
     if found is not None and not (found[1] / "accounting_storage_mysql.so").exists():
         return (
             [],

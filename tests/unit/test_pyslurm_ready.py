@@ -101,5 +101,8 @@ def test_a_slurm_without_accounting_skips_its_tests_and_says_so(tmp_path: Path) 
     slurm(tmp_path, "slurm 25.11.2", "sbin/slurmdbd")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libslurmfull.so").touch()
-    lacking, why = pyslurm_ready.what_a_cluster_needs(folder)
-    assert lacking == [] and "accounting_storage_mysql.so" in why
+    (lacking,), why = pyslurm_ready.what_a_cluster_needs(folder)
+    assert "auth_munge.so" in lacking and why == ""
+    (tmp_path / "lib" / "auth_munge.so").touch()
+    none, why = pyslurm_ready.what_a_cluster_needs(folder)
+    assert none == [] and "accounting_storage_mysql.so" in why
