@@ -12,6 +12,7 @@ Asserts nothing itself; test_scale.py does. Not covered: squeue's own time, whic
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -153,11 +154,22 @@ def idle(url: str, home: Path, runs: int, ticks: int = TICKS) -> Idle:
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
     """(CPU seconds of the process and its children, peak memory in MB)."""
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    _pid, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, f"exit code {process.returncode}"
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6
+    starter = [sys.executable, "-I", "-S", "-c", _STARTER, *command]
+    done = subprocess.run(starter, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
+    code, cpu_s, peak_kib = json.loads(done.stdout)
+    assert code == 0, f"exit code {code}"
+    return cpu_s, peak_kib * 1024 / 1e6
+
+
+# A process is charged the memory of the one that started it, until it executes its program (getrusage(2), ru_maxrss): a
+# test run of hundreds of megabytes must not start it itself.
+_STARTER = """
+import json, os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+process.returncode = os.waitstatus_to_exitcode(status)
+print(json.dumps([process.returncode, usage.ru_utime + usage.ru_stime, usage.ru_maxrss]))
+"""
 
 
 class _Bench(World):
