@@ -299,13 +299,12 @@ class Engine:
         return any(refused.when is not When.LATER for refused in report.refused)
 
     def _budget(self, hours: float | None) -> Budget:
-        """The target's limit, and in a service deployment the submitter's."""
+        """The target's limit, and in a service deployment that of whoever asked for a slot first, who is charged."""
         settings = self.deployment.settings
         if settings.mode == "personal":
             return Budget(gpu_hours=hours)
-        with self.context.record.reading() as session:
-            submitter = session.scalar(select(Run.submitter).where(Run.id == self.run_id)) or ""
-        return Budget(gpu_hours=hours, submitter_gpu_hours=settings.service.limits_of(submitter).gpu_hours)
+        limits = settings.service.limits_of
+        return Budget(gpu_hours=hours, submitter_gpu_hours=lambda submitter: limits(submitter).gpu_hours)
 
     def _needs_one_of(self, slot: Slot, environments: set[str]) -> bool:
         if not environments:

@@ -6,7 +6,7 @@ is checked when a run is submitted (controller).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,8 +37,13 @@ class Budget:
 
     gpu_hours: float | None = None
     runs_per_week: int | None = None
-    submitter_gpu_hours: float | None = None
-    """Of everything that the slot's submitter asked for."""
+    submitter_gpu_hours: float | Callable[[str], float | None] | None = None
+    """Of everything that the slot's submitter asked for; by submitter, where runs of several share slots."""
+
+    def of(self, submitter: str) -> float | None:
+        """The GPU-hours that one submitter may use, None for any."""
+        limit = self.submitter_gpu_hours
+        return limit(submitter) if callable(limit) else limit
 
 
 class BudgetExceeded(Exception):
@@ -112,11 +117,12 @@ def reserve(session: Session, slot: Charged, minutes: float, budget: Budget, dra
 
 def _reserve_of_submitter(session: Session, slot: Charged, asked: float, budget: Budget, drafted: float) -> None:
     """A submitter's own limit, whatever the targets. Raises BudgetExceeded."""
-    if budget.submitter_gpu_hours is None:
+    limit = budget.of(slot.submitter)
+    if limit is None:
         return
     session.execute(
         text("select pg_advisory_xact_lock(hashtext(:t))"), {"t": f"submitter:{slot.realm_id}:{slot.submitter}"}
     )
     used = spent_by_submitter(session, slot.realm_id, slot.submitter) + drafted
-    if used + asked > budget.submitter_gpu_hours:
-        raise BudgetExceeded(slot.submitter, budget.submitter_gpu_hours, used, asked)
+    if used + asked > limit:
+        raise BudgetExceeded(slot.submitter, limit, used, asked)

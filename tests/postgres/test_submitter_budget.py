@@ -62,6 +62,19 @@ def test_a_submitters_hours_are_counted_over_targets_and_not_with_others(record:
     record.close()
 
 
+def test_a_slot_that_two_share_is_held_against_the_limit_of_who_is_charged(record: Record) -> None:
+    """Ada asked first and has much left; that bob, who wants the same, may use little is nothing to her slot."""
+    limits = {"ada": 10.0, "bob": 1.0}
+    of_each = Budget(submitter_gpu_hours=limits.get)
+    with record.transaction("tx.intent") as session:
+        attempt(session, slot(session, record, "ada", "tsp", "a"), 5.0)
+        assert reserve(session, slot(session, record, "ada", "tsp", "shared"), HOUR, of_each) == 2.0
+        with pytest.raises(BudgetExceeded, match=r"GPU-hours of bob: 0\.00 used or reserved of 1,"):
+            reserve(session, slot(session, record, "bob", "tsp", "own"), HOUR, of_each)
+        assert reserve(session, slot(session, record, "eve", "tsp", "any"), HOUR, of_each) == 2.0
+    record.close()
+
+
 def test_two_at_once_do_not_take_more_than_is_left(database: str) -> None:
     outcomes: list[str] = []
     inside, go_on = threading.Event(), threading.Event()

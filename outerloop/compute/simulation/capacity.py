@@ -50,7 +50,7 @@ class Load:
     spread: float = 0.2
     """Standard deviation of a measure's duration, as a share of its mean (log-normal)."""
     walltime_minutes: float = 0.0
-    """What each job asks of Slurm; 0 means three times `minutes`, so that nothing runs into it."""
+    """What each job asks of Slurm, and the longest that a measure takes; 0 means what the longest of them needs."""
     cpus: int = 1
     gpus: int = 0
     memory_mb: int = 0
@@ -147,8 +147,10 @@ class _Run:
         # Drawn once for each measure, so that two simulations differ by the changed limit only.
         sigma = math.sqrt(math.log1p(load.spread**2))
         mu = math.log(load.minutes * 60) - sigma**2 / 2
-        self.seconds = [self.random.lognormvariate(mu, sigma) for _ in range(load.climbs * load.measures)]
-        self.walltime = load.walltime_minutes or 3 * load.minutes
+        drawn = [self.random.lognormvariate(mu, sigma) for _ in range(load.climbs * load.measures)]
+        # Our own limit stops a command before Slurm does, and that is a result like any other.
+        self.walltime = load.walltime_minutes or max(3 * load.minutes, max(drawn) / 60)
+        self.seconds = [min(seconds, self.walltime * 60) for seconds in drawn]
 
     def go(self) -> Forecast:
         cluster = self.cluster

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from outerloop.cli.simulate import simulate
+from outerloop.compute.simulation.capacity import Habits, Limits, Load, forecast
 
 SITE = ("--nodes", "10", "--node-cpus", "4")
 
@@ -75,6 +76,20 @@ def test_the_quantiles_are_those_of_climbs_that_come_one_after_another() -> None
     for name, hours in (("seconds", 10), ("median_verdict", 5), ("p90_verdict", 9)):
         assert hours * 3600 <= forecast[name] <= hours * 3600 + 150, name
     assert forecast["busy"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_mean_of_a_measure_is_what_was_said_however_wide_they_spread() -> None:
+    """Some take many times the mean. That one of them met its walltime used to keep the command busy for ever."""
+    load = Load(climbs=250, measures=4, minutes=10.0, spread=0.8)
+    found = forecast(load, Limits(nodes=10, cpus=4), Habits(), seed=1)
+    assert found.core_hours == pytest.approx(1000 / 6, rel=0.1)
+
+
+def test_a_measure_takes_no_longer_than_its_walltime() -> None:
+    load = Load(climbs=50, measures=2, minutes=10.0, spread=0.8, walltime_minutes=10.0)
+    found = forecast(load, Limits(nodes=25, cpus=4), Habits(cadence_seconds=60.0), seed=1)
+    assert 600 <= found.seconds <= 600 + 150
+    assert found.core_hours < 100 / 6
 
 
 def test_gpus_are_what_is_busy_where_they_are_asked_for() -> None:

@@ -371,6 +371,42 @@ def test_a_lane_is_held_against_its_partition(
     assert site.proposed.get(("lanes", "default", "max_minutes")) == proposed
 
 
+def test_a_site_without_a_default_lane_and_wakes_that_their_lane_does_not_grant_are_told(site: Site) -> None:
+    gpu = site.settings.lanes["gpu"].model_copy(update={"max_minutes": 1440})
+    site.settings = site.settings.model_copy(update={"lanes": {"gpu": gpu}})
+    assert ("lanes", FAIL) in told(list(lanes(site)))
+    default = site.settings.lanes["gpu"].model_copy(update={"partition": "cpu", "max_minutes": 5})
+    wake = site.settings.wake.model_copy(update={"minutes": 6})
+    site.settings = site.settings.model_copy(update={"lanes": {"default": default}, "wake": wake})
+    assert told(list(lanes(site))) == [("lane default", OK), ("wake", FAIL)]
+    site.settings = site.settings.model_copy(update={"wake": wake.model_copy(update={"minutes": 5})})
+    assert told(list(lanes(site))) == [("lane default", OK)]
+
+
+@pytest.mark.parametrize("partition", ["", "a1000"])
+def test_a_lane_without_a_partition_that_there_is_is_told(site: Site, partition: str) -> None:
+    lane = site.settings.lanes["default"].model_copy(update={"partition": partition})
+    site.settings = site.settings.model_copy(update={"lanes": {"default": lane}})
+    site.limits = SiteLimits(partitions={"a100": GPU})
+    assert told(list(lanes(site))) == [("lane default", FAIL)]
+
+
+def test_a_gpu_lane_on_nodes_without_gpus_is_told_of(site: Site, fake: FakeSlurm) -> None:
+    fake.rule("sinfo", stdout="a100|(null)\n")
+    site.limits = SiteLimits(partitions={"cpu": CPU, "a100": {**CPU, "Default": "NO"}})
+    lane = site.settings.lanes["gpu"].model_copy(update={"max_minutes": 60})
+    site.settings = site.settings.model_copy(update={"lanes": {**site.settings.lanes, "gpu": lane}})
+    assert ("lane gpu", WARN) in told(list(lanes(site)))
+
+
+def test_a_silent_controller_is_the_clusters_trouble_and_nothing_is_concluded(site: Site, fake: FakeSlurm) -> None:
+    fake.rule("scontrol", rc=1, stderr="Unable to contact slurm controller (connect failure)\n")
+    site.limits = None
+    found = list(backend(site))
+    assert told(found) == [("tools", OK), ("backend", FAIL)] and found[1].cluster
+    assert site.limits is None and not site.proposed and list(facts(site)) == [] and list(spellings(site)) == []
+
+
 # -- what it writes
 
 
@@ -417,4 +453,7 @@ def test_doctor_changes_nothing_without_write_and_site_toml_alone_with_it(
     written = tomllib.loads((config.parent / "site.toml").read_text())
     assert written["lanes"]["gpu"]["gpu_flag"] == "gres" and written["site"]["max_submit_jobs"] == 77
     assert Settings.load(config).lanes["gpu"].gpu_flag == "gres"
+    config.write_text(config.read_text() + 'gpu_flag = "gpus-per-node"\n')
+    done = CliRunner().invoke(app, ["doctor", "--no-job", "--write"])
+    assert "the config or the environment says so, and wins" in done.stdout
     assert all("--test-only" in call.argv for call in fake.calls("sbatch")), "doctor submits nothing"
