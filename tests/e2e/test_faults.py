@@ -8,6 +8,7 @@ test_crash_points.py, the record's in test_outages.py.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -549,6 +550,26 @@ def test_a_result_counts_whatever_the_queue_says_of_its_job(world: World) -> Non
         world.cluster.change(job, state="running", exit=None)
     world.wake(run_id, 1)
     assert world.run(run_id).verdict == "accepted"
+    assert {world.cluster.jobs()[job]["state"] for job in jobs} == {"running"}, "its end is its own"
+    world.check_invariants()
+
+
+def test_a_value_that_was_pinned_meanwhile_is_the_slots(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another attempt's value is linked between the look at this one and its own link: the first one counts."""
+    world.submit("better")
+    first, second = world.measuring_jobs()
+    world.cluster.execute(second)
+    world.cluster.execute(first)
+    slot = world.slot_folder(first)
+    shutil.copytree(slot / "attempts" / "1", slot / "attempts" / "2")
+    for name in ("claim.json", "result.json"):
+        path = slot / "attempts" / "2" / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), "attempt": 2}))
+    monkeypatch.setattr("outerloop.dispatch.settle._pinned_elsewhere", lambda directory, n: False)
+    (slot / "accepted").write_text('{"attempt": 2, "restart": 0}')
+    world.ticks_until_rest()
+    [row] = [s for s in world.rows(Slot) if s.digest == slot.name]
+    assert row.pinned_attempt == 2 and sorted(outcomes(world)) == ["done", "superseded SUPERSEDED"]
     world.check_invariants()
 
 

@@ -48,10 +48,16 @@ class Service(World):
         target = {"repository": str(self.repo), "accept": ["climb", "noise", "training"], **target}
         targets = target.pop("targets", {"tsp": target})
         service = {"spool": str(self.spool.path), "targets": targets, **(limits or {})}
-        given = self.settings.model_dump(exclude={"service", "mode", "isolation", "lanes", "backend"})
+        given = self.settings.model_dump(exclude={"service", "mode", "isolation", "lanes", "backend", "local"})
         lanes = {"default": LaneSettings(max_minutes=600), "long": LaneSettings()}
         self.settings = Settings(
-            **given, mode="service", service=service, isolation=isolation, lanes=lanes, backend="local"
+            **given,
+            mode="service",
+            service=service,
+            isolation=isolation,
+            lanes=lanes,
+            backend="local",
+            local={"gpus": 2},
         )
 
     def serve(self) -> list[str]:
@@ -114,6 +120,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"plan": {**PLAN, "argv": ["x"]}}, "the plan is not valid: argv"),
     ({"limits": {"open_runs": 0}}, {}, "open runs of"),
     ({"limits": {"runs_per_week": 0}}, {}, "this week: 0 of 0"),
+    ({"limits": {"gpu_hours": 0}}, {"plan": {**PLAN, "gpus_per_process": 1}}, "0.00 used or reserved of 0, 0 remain"),
 ]
 
 
@@ -125,6 +132,12 @@ def test_what_may_not_be_asked_is_refused_with_its_reason(service: Service) -> N
         answer = service.client.answer(nonce)
         assert answer is not None and answer["state"] == "refused" and why in answer["why"], (why, answer)
     assert service.rows(Run) == [] and service.spool.names() == []
+
+
+def test_work_of_cpus_alone_needs_no_gpu_hours(service: Service) -> None:
+    service.say(limits={"gpu_hours": 0})
+    nonce = service.ask()
+    assert service.serve() == [] and service.client.answer(nonce)["state"] == "taken"  # type: ignore[index]
 
 
 def test_trainings_are_taken_only_where_the_operator_says_so(service: Service) -> None:

@@ -66,10 +66,13 @@ def open_studies(root: StateRoot) -> list[tuple[Path, dict[str, Any]]]:
     return [(path, body) for path in found if (body := read_json(path)) is not None]
 
 
-def check_budgets(deployment: Deployment, owner: str, request: Request, of_target: int | None = None) -> None:
+def check_budgets(
+    deployment: Deployment, owner: str, request: Request, of_target: int | None = None, *, gpus: bool
+) -> None:
     """Refuse what the target's or the submitter's runs or GPU-hours don't allow, with the numbers.
 
-    `of_target` is the contract's own limit of runs per week.
+    `of_target` is the contract's own limit of runs per week; `gpus`, whether any of the work asks for GPUs. Work of
+    CPUs alone needs no GPU-hours, be they used up or none granted.
     """
     settings, record = deployment.settings, deployment.record
     over = week_budget_problem(record, request, [settings.budgets.runs_per_week, of_target])
@@ -88,5 +91,5 @@ def check_budgets(deployment: Deployment, owner: str, request: Request, of_targe
         raise SubmissionError(
             f"open runs of {owner}: {open_} of {limits.open_runs} (noise studies count); wait for one, or cancel one"
         )
-    if limits.gpu_hours is not None and hours >= limits.gpu_hours:
+    if gpus and limits.gpu_hours is not None and hours >= limits.gpu_hours:
         raise SubmissionError(f"GPU-hours of {owner}: {hours:.2f} used or reserved of {limits.gpu_hours:g}, 0 remain")

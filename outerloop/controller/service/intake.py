@@ -270,7 +270,9 @@ def _climb(deployment: Deployment, left: Left, submission: Submission, target: T
     if submission.again and latest is not None and latest.state != "ended":
         raise SubmissionError(f"run {latest.id} asks the same and has not ended yet")
     request = first.request if latest is None else prepared(latest.ask + 1).request
-    check_budgets(deployment, left.owner, request, request.runs_per_week)
+    asked = [first.contract.benchmark(name) for name in (submission.benchmark, *first.siblings)]
+    gpus = any(benchmark.gpus > 0 for benchmark in asked)
+    check_budgets(deployment, left.owner, request, request.runs_per_week, gpus=gpus)
     leave_in_inbox(root, request)
     watch(root, request.id, submission.reply)
     enqueue(deployment.record, root, request)

@@ -49,7 +49,8 @@ def take_study(deployment: Deployment, left: Left, submission: Submission, targe
     refuse_unsealed(series.request.execution)
     path = deployment.root.study(submission.nonce)
     if not path.exists():
-        check_budgets(deployment, left.owner, series.request, series.contract.budgets.runs_per_week)
+        runs_per_week = series.contract.budgets.runs_per_week
+        check_budgets(deployment, left.owner, series.request, runs_per_week, gpus=series.benchmark.gpus > 0)
     body = {
         "schema": 1,
         "owner": left.owner,

@@ -60,7 +60,7 @@ def take_training(
     if answered is not None:
         return answered.id
     request = prepared.request
-    check_budgets(deployment, left.owner, request)
+    check_budgets(deployment, left.owner, request, gpus=request.gpus > 0)
     leave_in_inbox(root, request)
     watch(root, request.id, submission.reply)
     enqueue(deployment.record, root, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from outerloop.controller.service.intake import _check_submitter
 from outerloop.controller.service.spool import (
     LEFT_SECONDS,
     MAX_HEADER_BYTES,
@@ -18,6 +20,7 @@ from outerloop.controller.service.spool import (
     copy_bundle,
     read_request_of,
 )
+from outerloop.settings import Settings
 
 ASKED = Submission(kind="climb", nonce="0" * 32, reply="f" * 64, target="tsp", benchmark="speed", candidate="a" * 40)
 
@@ -108,6 +111,44 @@ def test_what_a_killed_command_left_is_swept_and_nothing_else(spool: Spool) -> N
         os.utime(path, (before, before))
     assert spool.sweep() == 1
     assert whole.exists() and young.exists() and not torn.exists()
+
+
+@pytest.mark.parametrize(
+    ("submitters", "may"),
+    [((), False), (("*",), True), (("uid-54321",), True), (("uid-5432", "root", "ada"), False)],
+)
+def test_who_left_a_file_may_submit_only_where_the_settings_say_so(
+    spool: Spool, submitters: tuple[str, ...], may: bool
+) -> None:
+    """By the file's owner alone; the service's own account always may."""
+    settings = Settings(mode="service", service={"spool": spool.path, "submitters": submitters})  # type: ignore[arg-type]
+    path = spool.leave(ASKED, None)
+    with spool.opened(path.name) as left:
+        _check_submitter(settings, left)
+        stranger = dataclasses.replace(left, uid=54321)
+        if may:
+            _check_submitter(settings, stranger)
+        else:
+            with pytest.raises(SubmissionError, match=r"uid-54321 is not among service\.submitters"):
+                _check_submitter(settings, stranger)
+
+
+def test_a_spool_that_others_could_tamper_with_is_told_of(spool: Spool) -> None:
+    assert spool.problems() == []
+    for folder, mode, right in ((spool.path, 0o775, 0o755), (spool.incoming, 0o1777, 0o3733), (spool.replies, 0o755,
+                                0o711)):  # fmt: skip
+        folder.chmod(mode)
+        assert spool.problems() == [f"{folder} has mode {mode:04o}, not {right:04o}"]
+        folder.chmod(right)
+    spool.incoming.rmdir()
+    assert spool.problems() == [f"{spool.incoming}: No such file or directory"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_spool_of_another_account_is_told_of(spool: Spool) -> None:
+    os.chown(spool.incoming, 54321, -1)
+    spool.incoming.chmod(0o3733)
+    assert spool.problems() == [f"{spool.incoming} belongs to uid-54321, not to the service"]
 
 
 def test_an_empty_folder_is_removed_and_one_that_holds_something_is_its_owners(spool: Spool) -> None:
