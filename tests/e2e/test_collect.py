@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
+import psycopg
 import pytest
 
 from outerloop.controller.collect import TRASH_DAYS, Collected, collect
 from outerloop.controller.noise import SeriesRunner, prepare_series
-from outerloop.record.models import Measure, Slot
+from outerloop.record.models import Attempt, Measure, Slot
 from tests.controller_rig.kept import Kept
-from tests.controller_rig.world import World
+from tests.controller_rig.world import World, resume, stopped, wait_for
 from tests.e2e.test_crash_points import points_of, worlds
+from tests.e2e.test_outages import _plain
 
 __all__ = ["worlds"]
 
@@ -144,6 +148,52 @@ def test_killed_at_every_point_of_a_collection(worlds: Callable[[], World]) -> N
             assert (world.state.slot(slot.digest) / "accepted").exists(), (fault, "a value without its evidence")
         world.pass_time(2 * DAY)
         assert gc(world, keep_days=365).slots == []
+
+
+def waits_for_a_lock(world: World, pid: int) -> bool:
+    """Whether this process ended, or one of the database's sessions waits for another one's lock."""
+    with psycopg.connect(_plain(world.settings.database_url.get_secret_value()), autocommit=True) as connection:
+        waiting = (
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        [count] = connection.execute(waiting).fetchone() or (0,)
+    return bool(count) or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.skipif(not os.environ.get("OUTERLOOP_NIGHTLY"), reason="many worlds: set OUTERLOOP_NIGHTLY")
+@pytest.mark.parametrize("paused", ["submit", "gc"])
+def test_a_collection_and_a_submission_of_the_same_slots_at_once(worlds: Callable[[], World], paused: str) -> None:
+    """One stands still at each of its points in turn while the other one goes through: no value without its evidence,
+    no run that waits for what was taken away, and nothing that somebody is about to use is gone."""
+    beginning = worlds()
+    rejected_long_ago(beginning)
+    kept = Kept(beginning)
+
+    def does(world: World, name: str) -> Callable[[], object]:
+        return partial(gc, world) if name == "gc" else partial(world.submit, "bigger", benchmark="size", again=True)
+
+    other = "gc" if paused == "submit" else "submit"
+    calm = kept.again()
+    assert calm.forked(does(calm, paused), trace=True) == 0
+    points = [point.replace(":kill", ":stop") for point in points_of(calm)]
+    assert len(points) > 4
+    for point in points:
+        world = kept.again()
+        slow = world.start(does(world, paused), fault=point)
+        wait_for(lambda pid=slow: stopped(pid), 60, point)
+        quick = world.start(does(world, other))
+        wait_for(lambda w=world, pid=quick: waits_for_a_lock(w, pid), 60, f"the {other} at {point}")
+        assert resume(slow) == 0, (point, (world.folder / "errors").read_text())
+        assert os.waitstatus_to_exitcode(os.waitpid(quick, 0)[1]) == 0, (point, (world.folder / "errors").read_text())
+        world.ticks_until_rest()
+        assert {run.verdict for run in world.runs()} == {"rejected"} and len(world.runs()) == 2, (
+            point,
+            world.describe(),
+        )
+        assert set(states(world)) == {"done"}, point
+        for slot in world.rows(Slot):
+            assert (world.state.slot(slot.digest) / "accepted").exists(), (point, "a value without its evidence")
+        assert all(attempt.outcome == "done" for attempt in world.rows(Attempt)), (point, "an attempt was lost to it")
 
 
 def test_old_trash_is_deleted_and_a_death_in_it_is_made_up_for(world: World) -> None:

@@ -85,7 +85,7 @@ def ready(world: World, name: str) -> list[str]:
         return ["tick"]
     [(_job, run, number)] = world.take_wakes()
     assert run == run_id
-    return ["wake", run, str(number)]
+    return ["wake", run, "--number", str(number)]
 
 
 @pytest.mark.parametrize("take", [take_blocks, take_inodes])
