@@ -27,7 +27,8 @@ from tests.postgres.conftest import _PREFIX, _database_url, _execute, _sweep, op
 from tests.simulation.schedule import play
 from tests.simulation.world import World
 
-PROGRESS = 200
+PROGRESS_SECONDS = 60.0
+"""Between two lines that say how far a process is."""
 GARBAGE = 100_000
 """Objects that are made before the collector looks for cycles."""
 
@@ -85,7 +86,7 @@ def work(url: str, number: int, seeds: range, seconds: float = math.inf) -> Play
         # What is there now stays, and a schedule leaves little behind: the collector need not look again and again.
         gc.freeze()
         gc.set_threshold(GARBAGE)
-        started = time.monotonic()
+        started = said = time.monotonic()
         for seed in seeds:
             if time.monotonic() - started > seconds:
                 break
@@ -95,9 +96,10 @@ def work(url: str, number: int, seeds: range, seconds: float = math.inf) -> Play
                 done.failures[seed] = str(error)
                 print(str(error), flush=True)
             done.played += 1
-            if done.played % PROGRESS == 0:
-                each = (time.monotonic() - started) / done.played
-                print(f"process {number}: {done.played} of {len(seeds)}, {each:.3f} s each", flush=True)
+            if time.monotonic() - said >= PROGRESS_SECONDS:
+                said = time.monotonic()
+                each = (said - started) / done.played
+                print(f"process {number}: {done.played} of {len(seeds)}, to seed {seed}, {each:.3f} s each", flush=True)
     return done
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from outerloop import effects
@@ -31,13 +32,31 @@ class Crash(BaseException):
     """The process is no more."""
 
 
+@dataclass(frozen=True)
+class Strike:
+    """What happens to a process that handed an array over, after the next effect of this name."""
+
+    after: str
+    pauses: bool
+    dies_here: bool
+
+
 class Process:
     """One command of a controller. `crash_at` and `pause_at` count the points that it comes by."""
 
-    def __init__(self, body: Callable[[Deployment], Any], crash_at: int | None, pause_at: int | None) -> None:
+    def __init__(
+        self,
+        body: Callable[[Deployment], Any],
+        crash_at: int | None,
+        pause_at: int | None,
+        strike: Strike | None = None,
+    ) -> None:
         self.body = body
         self.crash_at = crash_at
         self.pause_at = pause_at
+        self.strike = strike
+        self.struck = False
+        self._array_is_out = False
         self.points = 0
         self.transactions = 0
         self.last = ""
@@ -99,6 +118,13 @@ class Process:
             self.transactions = max(0, self.transactions - 1)
         self.points += 1
         self.last = f"{place}:{name}"
+        if place == "after":
+            self._array_is_out |= name == "array.submitted"
+            if self.strike is not None and self._array_is_out and name == self.strike.after and not self.struck:
+                self.struck = True
+                if not self.strike.pauses:
+                    raise Crash
+                self.pause_at = self.points
         if self.points == self.crash_at:
             raise Crash
         if self.pause_at is not None and self.points >= self.pause_at and self.transactions == 0:

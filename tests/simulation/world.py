@@ -44,7 +44,7 @@ from tests.simulation import processes
 from tests.simulation.clock import DatabaseClock
 from tests.simulation.launches import CAMPAIGNS
 from tests.simulation.nodes import Nodes, task_of
-from tests.simulation.processes import Process
+from tests.simulation.processes import Process, Strike
 from tests.simulation.target import make_target
 
 TABLES = (
@@ -168,6 +168,7 @@ class World:
         self.cancelled: set[str] = set()
         self.log: list[str] = []
         self.commands = 0
+        self.strike: Strike | None = None
         self.one_job_each = True
         """Nothing has happened that may queue an attempt twice: a paused process, or a stopped controller that goes
         on. Then the claim makes the second job a no-op."""
@@ -204,10 +205,15 @@ class World:
         dies_here: bool = False,
     ) -> Process:
         """Run a command as a process of its own; it may die or be parked on the way."""
-        process = Process(body, crash_at, pause_at)
+        strike = self.strike if crash_at is None and pause_at is None else None
+        may_pause = pause_at is not None or (strike is not None and strike.pauses)
+        dies_here |= strike is not None and strike.dies_here
+        process = Process(body, crash_at, pause_at, strike)
         deployment = self._deployment()
-        deployment.record.holder = processes.holder(next(self._serial), dies_here=dies_here and pause_at is None)
-        process.run(deployment, threaded=pause_at is not None)
+        deployment.record.holder = processes.holder(next(self._serial), dies_here=dies_here and not may_pause)
+        process.run(deployment, threaded=may_pause)
+        if process.struck:
+            self.strike = None
         self._finished(process, what)
         return process
 
@@ -284,6 +290,7 @@ class World:
         """No more faults: everything that was broken works again."""
         while self.parked:
             self.resume(0)
+        self.strike = None
         self.faults.heal()
         self.cluster.resume_controller()
         self.nodes.lag = 0.0
