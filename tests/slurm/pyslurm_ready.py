@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     if wanting:
         return _stop(wanting)
     if said.check:
-        print(f"test-pyslurm: all there: Slurm {version} in {slurm}, {library or 'pyslurm is to be built'}")
+        print(f"test-pyslurm: all there: {version} in {slurm}, {library or 'pyslurm is to be built'}")
         return 0
     if library is None:
         complaint = build(slurm)
@@ -66,11 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
     if complaint:
         return _stop([complaint])
     if not fits(loaded, version):
-        return _stop(
-            [f"pyslurm {loaded} does not fit Slurm {version}: remove it ({_uninstall(library)}) and try again"]
-        )
+        return _stop([f"pyslurm {loaded} does not fit {version}: remove it ({_uninstall(library)}) and try again"])
     where = library or "the virtual environment"
-    print(f"test-pyslurm: pyslurm {loaded} in {where}, Slurm {version} in {slurm}", flush=True)
+    print(f"test-pyslurm: pyslurm {loaded} in {where}, {version} in {slurm}", flush=True)
     settings = {"OUTERLOOP_TEST_PYSLURM": str(library or "1"), "OUTERLOOP_REQUIRE_SLURM": "1"}
     options: list[str] = []
     if said.site:

@@ -74,7 +74,7 @@ def test_a_site_needs_no_daemons_but_a_folder(tmp_path: Path, capsys: pytest.Cap
     (line,) = said(capsys, "--slurm", folder, "--pyslurm", library, "--site", "shared")
     assert "SITE=shared" in line
     (line,) = said(capsys, "--slurm", folder, "--pyslurm", library, "--site", tmp_path, "--check", rc=0)
-    assert f"Slurm slurm 25.11.2 in {folder}" in line and str(library) in line
+    assert f"slurm 25.11.2 in {folder}" in line and str(library) in line
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_site_needs_no_daemons_but_a_folder(tmp_path: Path, capsys: pytest.Cap
     [
         ("raise ImportError('libslurmfull.so: cannot open shared object file')", "libslurmfull.so: cannot open"),
         ("import os; os._exit(1)", "pyslurm does not load"),
-        ("__version__ = '24.11.0'", "pyslurm 24.11.0 does not fit Slurm slurm 25.11.2"),
+        ("__version__ = '24.11.0'", "pyslurm 24.11.0 does not fit slurm 25.11.2"),
     ],
 )
 def test_a_pyslurm_that_does_not_load_or_fit(
