@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import DateTime, bindparam, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -285,4 +285,6 @@ def _end(run: Run, outcome: str, reason: str, sentence: str, evidence: dict[str,
     run.evidence = evidence
     run.state_reason = run.state_detail = ""
     run.due_at = None
-    run.ended_at = at
+    # The event was stamped by the clock of whoever wrote it, a login or a compute node's. What is young is asked of the
+    # record's clock, which does not know the future, and a run does not end before it was made.
+    run.ended_at = func.least(func.greatest(literal(at, DateTime(timezone=True)), Run.created_at), func.now())
