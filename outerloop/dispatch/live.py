@@ -224,6 +224,7 @@ def note_moves(context: Context, observation: Observation, moved: Sequence[tuple
             free = session.scalars(
                 select(Attempt.id)
                 .where(Attempt.id.in_([attempt for attempt, _ in chunk]), Attempt.state == "submitted")
+                .where(or_(Attempt.observed_at.is_(None), Attempt.observed_at <= observation.started))
                 .order_by(Attempt.id)
                 .with_for_update(skip_locked=True)
             ).all()

@@ -210,10 +210,11 @@ def _fold_one(
         if claim is not None and claim.job_id != attempt.job_id:
             folded.notes.append(f"{attempt.job_name}: job {claim.job_id} executes it, not {attempt.job_id}")
             attempt.job_id = claim.job_id
-        # A listing says nothing about what was submitted after it began.
+        # A listing says nothing about what was submitted after it began, nor of a job that a later one has shown since.
         in_time = attempt.submitted_at is None or attempt.submitted_at < observation.started
+        overtaken = attempt.observed_at is not None and attempt.observed_at > observation.started
         sighting = observation.job(attempt.job_id, attempt.known_as)
-        answered = sighting.answered and (in_time or sighting.row is not None)
+        answered = sighting.answered and not overtaken and (in_time or sighting.row is not None)
         row = sighting.row if answered else None
         result = directory.result(attempt.n)
         facts = _facts(result, slot.kind)

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from outerloop.compute.protocol import Listing, NoAnswer
+from outerloop.compute.protocol import JobRow, JobState, Listing, NoAnswer, SiteLimits
 from outerloop.controller.advance import advance
 from outerloop.controller.tick import dry_tick
+from outerloop.dispatch.live import note_moves
 from outerloop.dispatch.observe import observe
 from outerloop.dispatch.settle import fold_attempts, live_attempts
 from outerloop.record.models import Attempt, Heartbeat, Slot, Wake
@@ -277,6 +278,35 @@ def test_an_answer_says_nothing_of_what_was_submitted_after_it_began(world: Worl
     assert sorted(outcomes(world)) == ["infrastructure LOST", "infrastructure NODE_FAIL"]
 
 
+def test_an_answer_that_a_later_one_has_overtaken_decides_nothing(world: World) -> None:
+    """A process asked the queue, slept, and wakes up with what it heard: a node that failed, jobs that were not there.
+    Meanwhile Slurm runs them again, and somebody else has seen it."""
+    world.submit("better")
+    first, second = world.measuring_jobs()
+    world.tick()
+    deployment = world.open()
+    try:
+        context = deployment.context
+        world.cluster.change(first, state="node_fail")
+        world.cluster.change(second, purged=True)
+        with context.record.reading() as session:
+            live = live_attempts(session, context.record.realm_id)
+        stale = observe(context.record, context.compute)
+        world.cluster.change(first, state="running")
+        world.cluster.change(second, purged=False, state="running")
+        assert world.tick().settled == 0
+        assert fold_attempts(context, stale, live).settled == 0
+        note_moves(context, stale, [(attempt.id, JobRow("1", "", JobState.PENDING)) for attempt in live])
+        rows = world.rows(Attempt)
+        assert [(a.state, a.slurm_state, a.absent_at) for a in rows] == [("submitted", "running", None)] * 2
+        # What ended since has its result all the same.
+        world.cluster.execute(first)
+        assert fold_attempts(context, stale, live).settled == 1
+    finally:
+        deployment.close()
+    assert outcomes(world) == ["done"]
+
+
 @pytest.mark.parametrize("accounts", ["off", "silent"])
 def test_row_50_row_51_accounts_that_are_off_or_silent(world: World, accounts: str) -> None:
     """Results speak for themselves; without a result, silence is no loss, while accounts that are off are no excuse."""
@@ -457,6 +487,22 @@ def test_row_65_where_preemption_cancels_one_new_attempt_is_made(make_world: Mak
     assert len(world.measuring_jobs()) == 3
     finish(world)
     assert len(world.measuring_jobs()) == 3
+
+
+@pytest.mark.parametrize(("mode", "at_once"), [("CANCEL", True), ("REQUEUE", False)])
+def test_row_65_the_sites_preempt_mode_says_whether_to_wait(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, mode: str, at_once: bool
+) -> None:
+    """Where the site cancels, nothing brings the job back: not even a queue that lists it is waited for."""
+    monkeypatch.setattr(FileCluster, "limits", lambda cluster: SiteLimits(version="files", preempt_mode=mode))
+    world = make_world(preempt_grace_seconds=300)
+    world.submit("better")
+    first, second = world.measuring_jobs()
+    world.cluster.change(first, state="preempted")
+    world.cluster.change(second, state="preempted", purged=True)
+    world.tick()
+    assert len(world.measuring_jobs()) == (4 if at_once else 2)
+    assert outcomes(world) == (["infrastructure PREEMPTED"] * 2 if at_once else [])
 
 
 def test_row_66_one_owner_of_the_retry_when_slurm_restarts_a_lost_job(world: World) -> None:
