@@ -134,7 +134,8 @@ def translate(error: BaseException) -> CliError | None:
     chained: BaseException | None = error
     while chained is not None:  # a full disk is a full disk, whatever was made of it on the way
         if isinstance(chained, OSError) and chained.errno in _OUT_OF_SPACE:
-            return CliError(str(error), ExitCode.NO_SPACE)
+            where = "" if chained.filename is None else f"{chained.filename}: "
+            return CliError(f"{where}{chained.strerror}" if chained is error else str(error), ExitCode.NO_SPACE)
         if isinstance(chained, OSError) and chained.errno in _NO_ACCESS and chained.filename is not None:
             return CliError(access_sentence(str(chained.filename), chained.errno), ExitCode.NO_ACCESS)
         chained = chained.__cause__

@@ -79,9 +79,7 @@ def _git(
     if check and done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
         if os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
-            raise OSError(
-                errno.ENOSPC, f"no space for git {arguments[0]}: {said.splitlines()[-1]}", str(into or folder)
-            )
+            raise OSError(errno.ENOSPC, f"no space for git {arguments[0]}", str(into or folder))
         if _is_out_of_files(into or folder):
             raise OSError(errno.ENOSPC, f"no space for git {arguments[0]}: no inodes are left", str(into or folder))
         raise GitError(f"git {arguments[0]} in {folder}: {said}")

@@ -38,6 +38,8 @@ from outerloop.record.server.errors import (
     OtherHostError,
     classified,
     explained,
+    is_full,
+    no_room,
 )
 from outerloop.record.server.launch import (
     FAST_VARIABLE,
@@ -83,6 +85,8 @@ __all__ = [
 
 DATABASE = "outerloop"
 STOP_SECONDS = 60.0
+FULL_SECONDS = 10.0
+"""How long a server on a full disk may take to start: it can, where no part of its log must grow."""
 _Seen = TypeVar("_Seen")
 
 
@@ -254,16 +258,22 @@ def _start(folder: Path, *, bin_dir: Path | str | None, adopt_host: bool) -> str
         _shut_down(pid, START_SECONDS)
         pid = None
     offset = place.log.stat().st_size if place.log.exists() else 0
+    hopeless = time.monotonic() + FULL_SECONDS
     if pid is None:
         clear_the_dead(place)
         prepare(place)
         offset = place.log.stat().st_size
         pid = launch(place, binaries)
     server = pid
-    if not until(lambda: _answers(place, "postgres") or not alive(server), START_SECONDS):
+
+    def decided() -> bool:
+        return _answers(place, "postgres") or not alive(server) or (time.monotonic() > hopeless and is_full(place.home))
+
+    if not until(decided, START_SECONDS):
         raise _failed(place, offset, f"did not answer within {START_SECONDS:g} seconds")
     if not _answers(place, "postgres"):
-        raise _failed(place, offset, "ended right after its start")
+        what = "ended right after its start" if not alive(server) else "does not answer on a full disk"
+        raise _failed(place, offset, what)
     _create_database(place)
     return _url(place)
 
@@ -300,6 +310,8 @@ def _create_database(place: Place) -> None:
 
 
 def _failed(place: Place, offset: int, what: str) -> EmbeddedError:
+    if is_full(place.home):  # then the log has many words for it
+        return DiskFullError(no_room(place.home))
     with place.log.open("rb") as log:
         log.seek(offset)
         text = log.read(1 << 16).decode("utf-8", "replace")
@@ -334,6 +346,8 @@ def _answers(place: Place, database: str = DATABASE) -> bool:
             raise EmbeddedError(
                 f"the password in {place.folder / 'password'} is not that of the server in {place.home}"
             ) from None
+        if "init file" in text and is_full(place.home):  # of the relation cache: the first thing a session writes
+            raise DiskFullError(no_room(place.home)) from None
         return "too many clients" in text  # it answers, though not us
     return True
 

@@ -50,9 +50,11 @@ def _temporary(path: Path, data: bytes, mode: int, *, flushed: bool = True) -> P
             view = view[os.write(handle, view) :]
         if flushed:
             os.fsync(handle)
-    except BaseException:
+    except BaseException as error:
         os.close(handle)
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # write(2) knows none, and people want to know which disk is full
         raise
     os.close(handle)
     return temporary

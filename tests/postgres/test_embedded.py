@@ -489,6 +489,38 @@ def test_a_full_disk_is_named_and_nothing_half_made_is_left() -> None:
         top.rmdir()
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="stops and starts a server five times: nightly")
+def test_a_server_that_stopped_on_a_full_disk_is_named_soon_and_starts_again_with_all_that_was_committed() -> None:
+    top = open_folder()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=120m,mode=0711", "tmpfs", str(top)], check=False, capture_output=True
+    )
+    if mounted.returncode != 0:
+        top.rmdir()
+        pytest.skip("mounting is not allowed here")
+    try:
+        url = embedded.ensure_running(top / "db")
+        ask(url, "create table kept (id int)")
+        ask(url, "insert into kept values (1)")
+        with (top / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while True:
+                ballast.write(b"x" * 4096)
+        with pytest.raises(psycopg.OperationalError):
+            for _ in range(30):  # until the log must grow
+                ask(url, "select pg_logical_emit_message(true, 'x', repeat('y', 1000000)), pg_switch_wal()")
+        for _ in range(3):
+            began = time.monotonic()
+            with pytest.raises(embedded.DiskFullError, match=r"no space left .* KiB are free .* is lost"):
+                embedded.ensure_running(top / "db")
+            assert time.monotonic() - began < launch.START_SECONDS / 2
+        (top / "ballast").unlink()
+        assert ask(embedded.ensure_running(top / "db"), "select count(*) from kept") == 1
+        embedded.stop(top / "db")
+    finally:
+        subprocess.run(["umount", str(top)], check=True)
+        top.rmdir()
+
+
 def test_a_system_call_that_finds_no_space_is_the_same_error(
     empty_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
