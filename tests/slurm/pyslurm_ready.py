@@ -25,7 +25,8 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL = ROOT / "slurm" / "devcluster" / "install.sh"
-TESTS = "tests/slurm/test_backend_contract.py"
+CONTRACT = "tests/slurm/test_backend_contract.py"
+WHOLE_RUNS = "tests/slurm/test_climbs.py"
 LIBRARY = "libslurmfull.so"
 HEADERS = ("slurm.h", "slurm_version.h", "slurm_errno.h", "slurmdb.h")
 _LOAD_SECONDS = 60.0
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     where = library or "the virtual environment"
     print(f"test-pyslurm: pyslurm {loaded} in {where}, {version} in {slurm}", flush=True)
     settings = {"OUTERLOOP_TEST_PYSLURM": str(library or "1"), "OUTERLOOP_REQUIRE_SLURM": "1"}
-    options: list[str] = []
+    tests, options = [CONTRACT], list[str]()
     if said.site:
         # Nodes have to see the scripts and the logs; pytest empties its folder first, so it gets one of its own.
         folder = Path(tempfile.mkdtemp(prefix="outerloop-test-", dir=said.site)) / "t"
@@ -78,13 +79,14 @@ def main(arguments: list[str] | None = None) -> int:
         options = [f"--basetemp={folder}", "--timeout=3600"]
         print(f"test-pyslurm: on the site's own cluster, files in {folder}", flush=True)
     else:
+        tests += [WHOLE_RUNS]
         # Another release that was unpacked for make test-slurm would win.
         settings |= {"OUTERLOOP_DEV_SLURM": str(slurm), "OUTERLOOP_DEV_PREFIX": ""}
         if without_accounting:
             settings |= {"OUTERLOOP_DEV_ACCOUNTING": "none"}
             print(f"test-pyslurm: tests of the accounting are skipped: {without_accounting}", flush=True)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", TESTS, *options, *pytest],
+        [sys.executable, "-m", "pytest", *tests, *options, *pytest],
         cwd=ROOT,
         env={**os.environ, **settings},
         check=False,

@@ -29,6 +29,7 @@ isolation = "{isolation}"
 [slurm]
 bin_dir = "{bin}"
 conf = "{conf}"
+{api}
 sbatch_timeout_seconds = 6
 query_timeout_seconds = 6
 [lanes.default]
@@ -42,6 +43,13 @@ gone_grace_seconds = 3
 backoff_seconds = 1
 margin_minutes = 1
 """
+
+
+def _api() -> str:
+    """With `make test-pyslurm`, whatever outerloop submits here goes through the real library."""
+    library = os.environ.get("OUTERLOOP_TEST_PYSLURM", "")
+    path = f'\npyslurm_path = "{library}"' if Path(library).is_absolute() else ""
+    return f'api = "pyslurm"{path}' if library else 'api = "auto"'
 
 
 class SlurmWorld(World):
@@ -65,6 +73,7 @@ class SlurmWorld(World):
                 wakes=wakes,
                 bin=cluster.bin,
                 conf=cluster.slurm_conf,
+                api=_api(),
             )
         )
         self.settings = Settings.load(self.config)
