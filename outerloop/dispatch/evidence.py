@@ -173,8 +173,8 @@ def _own_share(e: Evidence) -> Evidence:
     if e.state in _ENDS_EVERYTHING and not e.member_oom:
         return e  # what ended the node or the job may have ended this process first
     oom = e.state is JobState.OUT_OF_MEMORY if e.member_oom is None else e.member_oom
-    if e.result is None and e.member_exit in (0, 1):
-        oom = False  # our program came to its end and wrote a result: it is lost, the measure did not run out
+    if e.result is None and (e.member_exit in (0, 1) or e.member_exit in _BEFORE_THE_COMMAND):
+        oom = False  # our program came to its end and wrote a result, which is lost, or it did not begin the command
     own = JobState.OUT_OF_MEMORY if oom else JobState.COMPLETED if e.member_exit == 0 else JobState.FAILED
     return replace(e, state=own, exit_code=e.member_exit)
 
@@ -275,13 +275,13 @@ def _ended_without_result(e: Evidence, state: JobState) -> Decision:
         return Decision(Action.INFRASTRUCTURE, "NOT_REACHED", "its job ended before it came to this measure")
     if state is JobState.CANCELLED:
         return _cancelled(e)
-    if state is JobState.OUT_OF_MEMORY:
+    if state is JobState.OUT_OF_MEMORY and e.exit_code not in _BEFORE_THE_COMMAND:
         if e.environment:
             return Decision(Action.ENVIRONMENT, "MEMORY", "out of memory while building the environment")
         return Decision(Action.FAILED, "MEMORY", "the job used more memory than it had")
     if _goes_on(e):
         return _continuation(e, state.name)
-    if state is JobState.FAILED:
+    if state in {JobState.FAILED, JobState.OUT_OF_MEMORY}:
         return _failed(e)
     if state is JobState.TIMEOUT:
         return Decision(
@@ -292,16 +292,19 @@ def _ended_without_result(e: Evidence, state: JobState) -> Decision:
     return Decision(Action.INFRASTRUCTURE, "NO_RESULT", f"the job ended {state.value} and left no result")
 
 
+_BEFORE_THE_COMMAND = {
+    layout.EXIT_SPEC: ("SPEC", "the job could not read its spec"),
+    layout.EXIT_CHECKOUT: ("CHECKOUT", "the job could not check the tree out"),
+    layout.EXIT_SANDBOX: ("SANDBOX", "the kernel refused the sandbox"),
+    layout.EXIT_RESTARTED: ("RESTARTED", "Slurm restarted work that cannot resume"),
+    layout.EXIT_NOT_CLAIMANT: ("NOT_CLAIMANT", "another job holds this attempt's claim"),
+}
+"""Exit codes of our program that say the command was not begun: whatever was killed for memory, the command was not."""
+
+
 def _failed(e: Evidence) -> Decision:
-    ours = {
-        layout.EXIT_SPEC: ("SPEC", "the job could not read its spec"),
-        layout.EXIT_CHECKOUT: ("CHECKOUT", "the job could not check the tree out"),
-        layout.EXIT_SANDBOX: ("SANDBOX", "the kernel refused the sandbox"),
-        layout.EXIT_RESTARTED: ("RESTARTED", "Slurm restarted work that cannot resume"),
-        layout.EXIT_NOT_CLAIMANT: ("NOT_CLAIMANT", "another job holds this attempt's claim"),
-    }
-    if e.exit_code in ours:
-        reason, detail = ours[e.exit_code]
+    if e.exit_code in _BEFORE_THE_COMMAND:
+        reason, detail = _BEFORE_THE_COMMAND[e.exit_code]
         return Decision(Action.INFRASTRUCTURE, reason, detail)
     if not e.claimed and (e.elapsed_seconds is None or e.elapsed_seconds < FAST_FAILURE_SECONDS):
         return Decision(

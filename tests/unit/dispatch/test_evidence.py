@@ -70,6 +70,14 @@ def test_out_of_memory_without_result_is_memory() -> None:
     assert read(state=S.OUT_OF_MEMORY) == (A.FAILED, "MEMORY")
 
 
+@pytest.mark.parametrize("code", range(layout.EXIT_NOT_CLAIMANT, layout.EXIT_RESTARTED + 1))
+def test_nobody_ran_out_of_memory_who_did_not_begin(code: int) -> None:
+    """Seed 30224: a restarted pack refused a member, and what was killed for memory beside it was charged to it."""
+    action, reason = read(state=S.OUT_OF_MEMORY, exit_code=code, claimed=True)
+    assert (action, reason) == read(state=S.FAILED, exit_code=code, claimed=True)
+    assert action is A.INFRASTRUCTURE
+
+
 @pytest.mark.parametrize("state", [S.NODE_FAIL, S.BOOT_FAIL, S.LAUNCH_FAILED])
 def test_node_loss_is_infrastructure_and_excludes_the_node(state: S) -> None:
     decision = read_evidence(Evidence(answered=True, state=state, node="n7"))

@@ -10,8 +10,11 @@ import pytest
 from outerloop.compute.protocol import JobState as S
 from outerloop.dispatch.evidence import Action as A
 from outerloop.dispatch.evidence import Evidence, ResultFacts, read_evidence
+from outerloop.job import layout
 
 GONE = 1000.0
+NOT_BEGUN = range(layout.EXIT_NOT_CLAIMANT, layout.EXIT_RESTARTED + 1)
+"""What our program exits with before it begins a command."""
 DONE = ResultFacts(ok=True, value_usable=True)
 FAILED = ResultFacts(ok=False, value_usable=False, reason="EXIT_3", phase="command")
 
@@ -75,11 +78,11 @@ def test_what_ends_the_job_is_not_read_as_the_members_own_end(state: S) -> None:
 def test_no_member_is_charged_for_what_it_did_not_do() -> None:
     """Over every state, claim and note: FAILED without a result of its own only for memory that was its own."""
     for state, claimed, code, oom, behind in itertools.product(
-        S, [True, False], [None, 0, 1, 137], [None, True, False], [True, False]
+        S, [True, False], [None, 0, 1, 137, *NOT_BEGUN], [None, True, False], [True, False]
     ):
         action, reason = read(state, claimed=claimed, member_exit=code, member_oom=oom, behind=behind)
         if action is A.FAILED:
-            assert reason == "MEMORY" and code not in {0, 1}, "a program that came to its end is not charged"
+            assert reason == "MEMORY" and code not in {0, 1, *NOT_BEGUN}, "its program came to its end, or never began"
             if code is not None:
                 assert oom or (oom is None and state is S.OUT_OF_MEMORY)
             else:
