@@ -6,6 +6,9 @@ contract. Not covered: which measures (controller.noise), the arithmetic (climb.
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -213,12 +216,27 @@ def _write(repository: Path, body: Mapping[str, Any], study: NoiseStudy) -> Path
         # noise may ask for a higher floor, never for a lower one: what is worth having is the target's own choice
         if Decimal(values["min_delta"]) <= present.min_delta:
             del values["min_delta"]
-        path.write_bytes(with_benchmark_keys(text, present.name, values).encode("utf-8"))
+        _replace(path.resolve(), with_benchmark_keys(text, present.name, values).encode("utf-8"))
     except EditRefused as error:
         raise CliError(f"{error}:\n{lines}", ExitCode.REFUSED) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise CliError(f"{path}: {error}") from error
     return path
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a person's file anew, whole or not at all: a full disk must not cost the contract. Raises OSError."""
+    handle, fresh = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        shutil.copymode(path, fresh)
+        os.replace(fresh, path)  # noqa: PTH105 - fresh is a name
+    except BaseException:
+        os.unlink(fresh)  # noqa: PTH108
+        raise
 
 
 # text
