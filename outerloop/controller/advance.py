@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from outerloop.controller.deployment import Deployment
 from outerloop.controller.engine import MOST_STEPS, Advanced, Again, Engine, Kind
 from outerloop.controller.ledger import Behind
+from outerloop.dispatch.outcomes import share_outcomes
 from outerloop.record.models import Run
 from outerloop.record.store import Fenced, RecordUnavailable
 
@@ -67,11 +68,13 @@ def advance(deployment: Deployment, run_id: str) -> Advanced:
     started = time.monotonic()
     try:
         for _ in range(MOST_STEPS):
+            engine = Engine(deployment, lease, started)
             try:
-                advanced = Engine(deployment, lease, started).go(KINDS)
+                advanced = engine.go(KINDS)
                 break
             except (Behind, Again):
-                continue
+                # The next one may have nothing to do with these jobs any more: a paused run's, say.
+                share_outcomes(context, engine.unshared)
         else:
             raise RuntimeError(f"run {run_id} did not come to rest in {MOST_STEPS} steps")
     except Fenced:

@@ -57,6 +57,14 @@ _SLOTS = select(Slot).where(Slot.id.in_(_IN_ROUND)).order_by(Slot.id)
 _TRIED_OR_COLLECTED = select(Slot.digest, Slot.state).where(
     Slot.id.in_(_IN_ROUND), or_(and_(Slot.state == "open", Slot.attempts_counted > 0), Slot.state == "collected")
 )
+# Asked once the awaits are written: their foreign keys hold the attempts, so that a sweep that settles one of them has
+# committed, or waits and finds that we await it. One by one along the index, whatever the statistics make of it.
+_TOLD_AND_SETTLED = """
+select (select count(*) from events where run_id = :run),
+       exists (select 1 from awaits
+                cross join lateral (select state from attempts where id = awaits.attempt_id offset 0) as awaited
+                where awaits.run_id = :run and awaited.state = 'settled')
+"""
 _NO_AWAITS = delete(Await).where(Await.run_id == bindparam("run"))
 
 
@@ -327,7 +335,9 @@ class Engine:
                 awaited = {"run": self.run_id, "attempts": as_array(attempt.id for attempt in attempts)}
                 session.execute(text(_INSERT_AWAITS), awaited)
             run = session.scalars(_RUN_LOCKED, {"run": self.run_id}).one()
-            if run.state == "ended" or self._overtaken(session) or (not again and self._unread(slots)):
+            told, settled = session.execute(text(_TOLD_AND_SETTLED), {"run": self.run_id}).one()
+            unread = settled or self._unread(slots)
+            if run.state == "ended" or self._overtaken(session, told) or (unread and not again):
                 raise Again
             run.state = "waiting"
             run.state_reason, run.state_detail = _why_waiting(slots, attempts)
@@ -340,7 +350,7 @@ class Engine:
             run.updated_at = now
             job_ids = [] if again else awaited_jobs(session, [slot.id for slot in slots])
             submitted = [attempt for attempt in attempts if attempt.state == "submitted"]
-            all_final = not job_ids or all(attempt.absent_at is not None for attempt in submitted)
+            all_final = not job_ids or (bool(submitted) and all(attempt.absent_at is not None for attempt in submitted))
             bell = hang_doorbell(
                 session,
                 self.context,
@@ -367,9 +377,9 @@ class Engine:
         run, while it was still submitting. Nothing would ring for that."""
         return any(slot.state != "open" and self.seen.get(slot.id, "open") != slot.state for slot in slots)
 
-    def _overtaken(self, session: Session) -> bool:
-        """Whether somebody's word reached the ledgers after they were read: it must not wait for the next look."""
-        told = session.scalar(_TOLD, {"run": self.run_id}) or 0
+    def _overtaken(self, session: Session, told: int) -> bool:
+        """Whether somebody's word reached the ledgers after they were read: it must not wait for the next look. `told`:
+        how many events of the run's ledger the record has."""
         if told > len(self.events):
             return True
         if self.campaign_seq is None:
@@ -410,7 +420,7 @@ class Engine:
         """Not ended, nobody charged: somebody has to do something, and `detail` says what is wrong."""
         with self.context.record.fenced("tx.block", self.lease, seconds=self.context.patience.lease) as session:
             run = session.scalars(_RUN_LOCKED, {"run": self.run_id}).one()
-            if run.state == "ended" or self._overtaken(session):
+            if run.state == "ended" or self._overtaken(session, session.scalar(_TOLD, {"run": self.run_id}) or 0):
                 raise Again
             run.state, run.state_reason, run.state_detail = "blocked", reason, detail
             run.due_at = None

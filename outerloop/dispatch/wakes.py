@@ -15,6 +15,7 @@ from pathlib import Path
 from sqlalchemy import exists, func, select, text, update
 from sqlalchemy.orm import Session
 
+from outerloop.compute.jobids import is_job_id
 from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, Unknown, When
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import NEVER_REASONS
@@ -76,9 +77,10 @@ def hang_doorbell(
     """
     if policy.mode == "never":
         return "off"
-    if not job_ids and begin_seconds is None:
+    # A claim is a file, and what somebody else wrote into one may be anything; it is no dependency then.
+    awaited = sorted(job_id for job_id in job_ids if is_job_id(job_id))[:LONGEST_AWAITED]
+    if not awaited and begin_seconds is None:
         return "nothing to await"
-    awaited = sorted(job_ids)[:LONGEST_AWAITED]
     reason, last, older = _not_needed(session, context, policy, run_id, awaited)
     if reason:
         return reason
@@ -117,10 +119,11 @@ def ring_later(context: Context, policy: WakePolicy, bell: Doorbell, *, gone: Co
                 dead = f"unknown: {why}"
         state = "submitted" if job_id is not None else "dead"
         told = {"wake": bell.id, "state": state, "job": job_id, "reason": dead}
-        if session.scalar(text(_WAKE_OUTCOME), told) is None:
-            return "gone"
+        # The older ones first, in the order in which a tick locks them.
         if job_id is not None and bell.has_older:
             doomed = _silenced(session, bell.run_id, SUPERSEDED, before=bell.number)
+        if session.scalar(text(_WAKE_OUTCOME), told) is None:
+            return "gone"
     if doomed:
         cancel_jobs(context, doomed)
     match outcome:
@@ -136,7 +139,13 @@ insert into wakes (realm_id, run_id, number, job_name, awaited)
 values (:realm, :run, :number, :name, cast(:awaited as text[]))
 returning id
 """
-_WAKE_OUTCOME = "update wakes set state = :state, job_id = :job, reason = :reason where id = :wake returning id"
+# One that has rung before its submitter knew its id stays as it is: called pending, it would stand for the next
+# doorbell, or be cancelled by it in the middle of its work.
+_WAKE_OUTCOME = """
+update wakes set state = case when state = 'done' then state else :state end, job_id = :job,
+                 reason = case when state = 'done' then reason else :reason end
+ where id = :wake returning id
+"""
 _WAKES_BEFORE = """
 select coalesce(max(number), 0),
        coalesce(bool_or(awaited = cast(:awaited as text[])) filter (where state = 'submitted'), false),
