@@ -219,14 +219,14 @@ def _password_file(url: str) -> Iterator[dict[str, str]]:
         yield {**environment, "PGPASSFILE": stream.name}
 
 
-@db.command("grant", help="Give ROLE the rights of a viewer, a submitter or the service.")
+@db.command("grant", help="Give ROLE the rights that its profile has, and no others.")
 @click.argument("role")
 @click.option(
     "--as",
     "profile",
     required=True,
-    type=click.Choice(["service", "viewer", "submitter"]),
-    help="service: rows of every table. viewer: reads. submitter: reads its own runs.",
+    type=click.Choice(["service", "viewer", "submitter", "researcher"]),
+    help="service: all rows. viewer: reads. submitter: reads its own runs. researcher: rows of its own deployments.",
 )
 def grant(role: str, profile: Profile) -> None:
     with explained():

@@ -1,6 +1,6 @@
 """Database roles with least rights: what a login may do with the record.
 
-Covered: granting one of three profiles to a role that exists, and taking away whatever it had before. Not covered:
+Covered: granting one of four profiles to a role that exists, and taking away whatever it had before. Not covered:
 making roles and how they log in (the database's administrator; peer authentication needs no password).
 
 | profile | may |
@@ -8,8 +8,10 @@ making roles and how they log in (the database's administrator; peer authenticat
 | service | read and write every row; make, change or drop no table |
 | viewer | read every row |
 | submitter | read the view `submitted_runs`: its own runs, without what a ladder withholds |
+| researcher | read and write the rows of its own deployments, of a record that several personal deployments share |
 
-A submitter's role is named like the Unix account: the view shows the rows whose submitter is the role that logged in.
+A submitter's and a researcher's role is named like the Unix account: the view shows the rows whose submitter is the
+role that logged in, and row-level security leaves a researcher the rows of realms that are that account's.
 Nothing here is part of a migration: the grants are given again after an upgrade that brings tables.
 """
 
@@ -23,7 +25,7 @@ from outerloop.record.migrate import connect
 
 __all__ = ["PROFILES", "Profile", "RoleError", "grant"]
 
-Profile = Literal["service", "viewer", "submitter"]
+Profile = Literal["service", "viewer", "submitter", "researcher"]
 PROFILES: tuple[str, ...] = get_args(Profile)
 
 VIEW = "submitted_runs"
@@ -43,6 +45,25 @@ select r.id, r.kind, r.target, r.benchmark, r.candidate_commit, r.base_commit, r
  where r.submitter = session_user
 """
 
+_OF_REALM = "realm_id in (select id from realms where owner = session_user)"
+# Below a run, whose own rows the same role sees.
+_OF_RUN = "exists (select 1 from runs where runs.id = run_id)"
+_OWN_ROWS = {
+    "realms": "owner = session_user",
+    **dict.fromkeys(("arrays", "attempts", "champions", "heartbeats", "runs", "slots", "wakes"), _OF_REALM),
+    **dict.fromkeys(("awaits", "campaign_events", "events", "leases", "measures"), _OF_RUN),
+}
+"""Table -> which of its rows are those of the account that logged in. Every table of the record is here (a test)."""
+
+# Everybody else sees what the grants above let: a restrictive policy binds the roles that it names, and no other.
+_EVERYBODY = (
+    "alter table {table} enable row level security",
+    "drop policy if exists everybody on {table}",
+    "create policy everybody on {table} using (true) with check (true)",
+)
+_FREE = "drop policy if exists {policy} on {table}"
+_BIND = "create policy {policy} on {table} as restrictive to {role} using ({own}) with check ({own})"
+
 _READ = ("grant usage on schema public to {role}", "grant select on all tables in schema public to {role}")
 _GRANTS: dict[str, tuple[str, ...]] = {
     "viewer": (*_READ, "alter default privileges in schema public grant select on tables to {role}"),
@@ -54,6 +75,12 @@ _GRANTS: dict[str, tuple[str, ...]] = {
         "alter default privileges in schema public grant usage, select on sequences to {role}",
     ),
     "submitter": ("grant usage on schema public to {role}", f"grant select on {VIEW} to {{role}}"),
+    "researcher": (
+        "grant usage on schema public to {role}",
+        "grant select, insert, update, delete on all tables in schema public to {role}",
+        "revoke insert, update, delete on alembic_version from {role}",
+        "grant usage, select on all sequences in schema public to {role}",
+    ),
 }
 _REVOKES = (
     "revoke all on all tables in schema public from {role}",
@@ -100,4 +127,9 @@ def grant(url: str, role: str, profile: Profile) -> None:
             connection.execute(text(_VIEW_SQL))
         for statement in (*_REVOKES, *_GRANTS[profile]):
             connection.execute(text(statement.format(role=name)))
+        policy = quote(f"own_{role}")
+        for table, own in _OWN_ROWS.items():
+            statements = [_FREE] if profile != "researcher" else [*_EVERYBODY, _FREE, _BIND]
+            for statement in statements:
+                connection.execute(text(statement.format(table=table, policy=policy, role=name, own=own)))
         connection.commit()
