@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +78,7 @@ class Played:
     failures: dict[int, str] = field(default_factory=dict)
 
 
-def work(url: str, number: int, seeds: range, seconds: float = math.inf) -> Played:
+def work(url: str, number: int, seeds: Sequence[int], seconds: float = math.inf) -> Played:
     """Play these seeds, beginning none after `seconds`."""
     done = Played()
     with world(url, f"nightly_{number}") as made:

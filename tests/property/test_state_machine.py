@@ -23,6 +23,8 @@ from tests.simulation.target import CALM
 __all__ = ["pg_url"]
 
 SCHEDULES = 500
+FOUND = (30224,)
+"""Seeds above these that failed once: a pack that came back after its first member had run out of memory."""
 SECONDS = 420.0
 """No new schedule is begun after so long. Two idle cores play all of them in less; when a busy machine does not, the
 test says so and counts as skipped, not as passed."""
@@ -38,14 +40,15 @@ def test_without_faults_each_candidate_has_its_verdict(pg_url: str) -> None:
 
 @pytest.mark.slow
 def test_schedules(pg_url: str) -> None:
-    shares = [(pg_url, n, range(n, SCHEDULES, PROCESSES), SECONDS) for n in range(PROCESSES)]
+    seeds = [*FOUND, *range(SCHEDULES)]
+    shares = [(pg_url, n, seeds[n::PROCESSES], SECONDS) for n in range(PROCESSES)]
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
         results = pool.starmap(work, shares)
     played = sum(result.played for result in results)
     failures = [told for result in results for told in result.failures.values()]
     assert not failures, "\n\n".join(failures[:3])
     assert played >= FEWEST
-    if played < SCHEDULES:
+    if played < len(seeds):
         pytest.skip(
-            f"only {played} of {SCHEDULES} schedules in {SECONDS:g} s on {os.cpu_count()} busy CPUs; none failed"
+            f"only {played} of {len(seeds)} schedules in {SECONDS:g} s on {os.cpu_count()} busy CPUs; none failed"
         )
