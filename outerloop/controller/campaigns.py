@@ -130,6 +130,7 @@ class Campaign:
 
     def before_jobs(self) -> Ending | None:
         """Fold the ledger; what a process left on disk before it died goes into the record."""
+        self.engine.tells_of_submissions = True  # that a package is being made is an event
         self.books, tail = read_books(self.context.record, self.ledger)
         self.engine.campaign_seq = self.books.state.seq
         if tail:

@@ -147,6 +147,8 @@ class Engine:
     def __init__(self, deployment: Deployment, lease: LeaseHandle, started: float | None = None) -> None:
         self.started = time.monotonic() if started is None else started
         """When the turn began, by time.monotonic()."""
+        self.tells_of_submissions = False
+        """Whether this kind of run writes down that a job was handed over: it has to look once more, then."""
         self.campaign_seq: int | None = None
         """Number of the newest event of a campaign's own ledger that this pass has taken in."""
         self.deployment = deployment
@@ -202,7 +204,7 @@ class Engine:
             over = self.turn_over
             if (step is Next.MORE or changed) and not over:
                 continue
-            # What was handed over says nothing before it ends; only a refusal for good changes what is known now.
+            # What was handed over says nothing before it ends, as a rule; a refusal for good changes what is known now.
             if not self._submit(kind) or over:
                 return self._park(kind.round, again=over)
         raise RuntimeError(f"run {self.run_id} did not come to rest in {MOST_STEPS} steps")
@@ -277,8 +279,8 @@ class Engine:
         return folded.settled > 0
 
     def _submit(self, kind: Kind) -> bool:
-        """Hand out every slot that can go now; environments before the measures that need them. True when one was
-        refused for good."""
+        """Hand out every slot that can go now; environments before the measures that need them. True when that has
+        changed what the run knows."""
         with self.context.record.reading() as session:
             slots = self.slots(session, kind.round)
         unbuilt = {slot.digest for slot in slots if slot.kind == "environment" and slot.state != "done"}
@@ -304,7 +306,8 @@ class Engine:
         self.notes += [f"no answer to the submission of {name}; it will be looked for" for name in report.unknown]
         if report.over_budget is not None:
             raise Blocking("BUDGET", str(report.over_budget))
-        return any(refused.when is not When.LATER for refused in report.refused)
+        refused_for_good = any(refused.when is not When.LATER for refused in report.refused)
+        return refused_for_good or (self.tells_of_submissions and bool(report.accepted))
 
     def _budget(self, hours: float | None) -> Budget:
         """The target's limit, and in a service deployment that of whoever asked for a slot first, who is charged."""

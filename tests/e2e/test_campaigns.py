@@ -47,6 +47,21 @@ def recorded(world: CampaignWorld) -> list[str]:
 WHOLE = ("split", "train", "evaluate", "ensemble", "teacher", "package")
 
 
+def test_that_a_package_is_being_made_is_told_when_its_job_is_handed_over(world: CampaignWorld) -> None:
+    """Not when it has ended: a package may take hours."""
+    world.campaign(("split", "train", "evaluate", "package"), max_rounds=1)
+    world.candidates(good=[[5, 5]])
+    run_id = world.submit_campaign()
+    for _ in range(30):
+        packages = {measure.slot_id for measure in world.rows(Measure) if measure.role.startswith("package")}
+        if any(a.slot_id in packages and a.state == "submitted" for a in world.rows(Attempt)):
+            break
+        world.run_measures()
+        world.tick()
+    told = [event.status for event in world.ledger(run_id) if isinstance(event, PackageEvent)]
+    assert told == ["launched"] and world.did("package") == 0, world.describe()
+
+
 def test_the_whole_loop(world: CampaignWorld) -> None:
     """Teacher after round 1, a student that waits for it, ensembles, a reserve check that says luck, and once more."""
     world.campaign(
