@@ -16,9 +16,18 @@ from sqlalchemy import exists, func, select, text, update
 from sqlalchemy.orm import Session
 
 from outerloop.compute.jobids import is_job_id
-from outerloop.compute.protocol import Accepted, JobSpec, Lane, Refused, SubmitOutcome, Unknown, When
+from outerloop.compute.protocol import (
+    Accepted,
+    JobRow,
+    JobSpec,
+    Lane,
+    Refused,
+    SubmitOutcome,
+    Unknown,
+    When,
+)
+from outerloop.compute.reasons import Clears, pending_reason
 from outerloop.dispatch.context import Context
-from outerloop.dispatch.evidence import NEVER_REASONS
 from outerloop.dispatch.observe import Observation
 from outerloop.dispatch.settle import cancel_jobs
 from outerloop.effects import effect
@@ -225,6 +234,12 @@ def _submit(
         return context.compute.submit(job)
 
 
+def _never_starts(row: JobRow) -> bool:
+    """Whether a wake waits for what does not come by itself; somebody who holds one means it, too."""
+    meaning = pending_reason(row.reason)
+    return meaning.held or meaning.clears is Clears.NEVER
+
+
 def fold_wakes(context: Context, observation: Observation) -> set[str]:
     """Close the rows of wakes that ended and cancel those that can never start or that nobody needs: a run that has
     ended needs none, any other its newest. Returns the runs to look at."""
@@ -260,7 +275,7 @@ def fold_wakes(context: Context, observation: Observation) -> set[str]:
             if row is None or row.state.final:
                 wake.state, wake.reason = "done", row.state.value if row else "gone"
                 rung.add(wake.run_id)
-            elif row.reason.split(",")[0].strip() in NEVER_REASONS or "held" in row.reason.lower():
+            elif _never_starts(row):
                 wake.state, wake.reason = "dead", row.reason
                 doomed.append(wake.job_id)
                 rung.add(wake.run_id)

@@ -700,10 +700,11 @@ def test_a_job_that_can_never_start_is_not_forgotten_while_its_cancel_is_not_del
 # -- doorbells
 
 
-def test_row_32_a_wake_whose_dependency_is_never_satisfied_is_cancelled_and_its_run_advances(world: World) -> None:
+@pytest.mark.parametrize("reason", ["DependencyNeverSatisfied", "QOSMaxCpuPerJobLimit", "JobHeldAdmin"])
+def test_row_32_a_wake_that_can_never_start_is_cancelled_and_its_run_advances(world: World, reason: str) -> None:
     run_id = world.submit("better")
     [wake] = world.wake_jobs()
-    world.cluster.change(wake, reason="DependencyNeverSatisfied")
+    world.cluster.change(wake, reason=reason)
     report = world.tick()
     assert world.cluster.jobs()[wake]["state"] == "cancelled"
     assert [advanced.run_id for advanced in report.advanced] == [run_id]
