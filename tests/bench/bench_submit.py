@@ -65,6 +65,8 @@ class Measured:
     """One small file, flushed with its folder."""
     cpu_s: float
     """Of our client for the whole submission."""
+    handed_on_s: float
+    """What comes after the wake and counts for none of these: the attempts' own rows learn their job ids."""
     calls: tuple[str, ...]
     """The tools that one of our submissions called, in order."""
 
@@ -301,6 +303,7 @@ def measure(rounds: int = ROUNDS) -> Measured:
                 commit_s=_seconds(lambda: _commit(ours.record)),
                 file_s=_seconds(lambda: replace(home / "flushed", "text\n", name="attempt.prepare")),
                 cpu_s=statistics.median(cpu),
+                handed_on_s=statistics.median(ours.shared_s),
                 ours_slow_s=_median(lambda: slowed.submit(*slowed.prepare()), min(rounds, 3), cluster),
                 bare_slow_s=bare(cluster, slow, home),
                 calls=tuple(calls_of(quick)),
@@ -331,6 +334,7 @@ def main() -> None:
         f"parts: a call of sbatch {found.sbatch_s * 1000:.1f} ms, a flushed commit {found.commit_s * 1000:.1f} ms, a"
         f" flushed file {found.file_s * 1000:.1f} ms; CPU of our client {found.cpu_s * 1000:.0f} ms"
     )
+    print(f"afterwards, handing the outcome on to {MEASURES} attempts: {found.handed_on_s * 1000:.1f} ms")
     print(
         f"with {DELAY_SECONDS * 1000:.0f} ms more per call:   ours {found.ours_slow_s:.3f} s, bare"
         f" {found.bare_slow_s:.3f} s   ({found.against_bare_when_slow:.1f} x ours)"

@@ -1,7 +1,7 @@
 """Holds the price of submitting 200 measures: two sbatch calls, less time than bare calls, far less on a busy site.
 
-Not held: submitit's array, which takes a part of our time (bench_submit prints it, and what the parts of ours cost). It
-keeps no record and flushes nothing; ours has committed 200 intents before the request and 200 acceptances after it.
+Not held: submitit's array, whose time is that of writing 200 files, and varies by four with what else the disk does
+(bench_submit prints it, and what the parts of ours cost; docs/measured.md has what was found).
 """
 
 from __future__ import annotations
