@@ -407,7 +407,7 @@ def test_every_command_that_looks_understands_trainings(world: TrainingWorld) ->
         assert run_id in world.cli("status", "--all")
         shown = world.cli("show", run_id)
         assert f"training sweep of {world.runs()[0].target}" in shown.replace("\n", " ") and "task-0002" in shown
-        assert ("Tasks: 3 pending" if moment == "waiting" else "Tasks: 2 done, 1 failed EXIT_7") in shown
+        assert ("Tasks: 3 submitted" if moment == "waiting" else "Tasks: 2 done, 1 failed EXIT_7") in shown
         listed = shown.partition("Tasks: ")[2].partition("Jobs")[0]
         assert listed.index("task-0000") < listed.index("task-0001") < listed.index("task-0002")
         assert json.loads(world.cli("show", run_id, "--json"))["state"] == moment
