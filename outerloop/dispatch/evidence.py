@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from outerloop.compute.protocol import JobState
-from outerloop.compute.reasons import HELD_BY_USER, NEVER, Clears, pending_reason
+from outerloop.compute.reasons import HELD_BY_USER, Clears, pending_reason
 from outerloop.job import layout
 
 __all__ = [
@@ -34,9 +34,6 @@ INFRASTRUCTURE_REASONS = frozenset(
     {"CHECKOUT", "SANDBOX", "SCRATCH_FULL", "SPEC", "INPUT", "ENVIRONMENT", "RESOURCES", "SETUP", "REFUSED"}
 )
 """Reasons in a result file that are never the candidate's."""
-
-NEVER_REASONS = NEVER
-"""Pending reasons by name that never clear; `pending_reason` knows more of them."""
 
 NODE_LOSSES = frozenset({JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.LAUNCH_FAILED})
 

@@ -19,6 +19,7 @@ import pytest
 from pydantic import BaseModel
 
 from outerloop.climb.rule import _KEYS as RULE_KEYS
+from outerloop.compute import reasons
 from outerloop.contract import Benchmark, Budgets, EnvironmentSpec, GuardSpec, InputSpec, RegressionSpec, Scope
 from outerloop.dispatch import evidence
 from outerloop.effects import EFFECTS
@@ -302,7 +303,7 @@ def test_the_evidence_table_is_the_codes() -> None:
 
 @pytest.mark.parametrize(
     ("lead", "reasons"),
-    [("Never the candidate's:", evidence.INFRASTRUCTURE_REASONS), ("Never clears:", evidence.NEVER_REASONS)],
+    [("Never the candidate's:", evidence.INFRASTRUCTURE_REASONS), ("Never clears:", reasons.NEVER)],
 )
 def test_the_lists_of_reasons_are_the_codes(lead: str, reasons: frozenset[str]) -> None:
     text = (EXPLANATION / "evidence.md").read_text(encoding="utf-8")
