@@ -39,7 +39,7 @@ from outerloop.dispatch.evidence import Action, Evidence, read_evidence
 from outerloop.dispatch.observe import Observation
 from outerloop.record.models import Attempt
 
-__all__ = ["Live", "LiveRow", "Survey", "note_moves", "survey"]
+__all__ = ["IS_OPEN", "Live", "LiveRow", "Survey", "note_moves", "survey"]
 
 FETCH = 6_000
 """Rows that are held at once while the index is read."""
@@ -117,7 +117,7 @@ _QUIET = and_(
     Attempt.slurm_state.in_([JobState.PENDING.value, JobState.RUNNING.value]),
 )
 """An attempt of which nothing has to be asked but whether the queue shows it as before."""
-_IS_OPEN = (Attempt.realm_id == bindparam("realm"), Attempt.state.in_(["intent", "submitted"]))
+IS_OPEN = (Attempt.realm_id == bindparam("realm"), Attempt.state.in_(["intent", "submitted"]))
 _ROWS = (
     select(
         Attempt.id,
@@ -130,7 +130,7 @@ _ROWS = (
         Attempt.intent_at,
         Attempt.absent_at,
     )
-    .where(*_IS_OPEN, Attempt.id > bindparam("last"))
+    .where(*IS_OPEN, Attempt.id > bindparam("last"))
     .order_by(Attempt.id)
     .limit(bindparam("most", type_=BigInteger))
 )
@@ -144,7 +144,7 @@ _SHOWN = (
         func.count(),
         func.string_agg(func.concat(Attempt.job_id, "|", func.upper(Attempt.slurm_state), "|"), "\n"),
     )
-    .where(*_IS_OPEN)
+    .where(*IS_OPEN)
     .group_by("shown", Attempt.slurm_reason)
 )
 _BY_INDEX = text("select set_config('enable_seqscan', 'off', true), set_config('random_page_cost', '1', true)")

@@ -26,7 +26,7 @@ from outerloop.compute.protocol import JobRow, JobState, NoAnswer
 from outerloop.dispatch.budget import hours_used
 from outerloop.dispatch.context import Context
 from outerloop.dispatch.evidence import Action, Decision, Evidence, ResultFacts, read_evidence
-from outerloop.dispatch.live import Live
+from outerloop.dispatch.live import IS_OPEN, Live
 from outerloop.dispatch.observe import Observation
 from outerloop.dispatch.outcomes import JOB_ID, STATE, SUBMITTED_AT
 from outerloop.effects import effect
@@ -116,14 +116,13 @@ _SLOT_AND_ATTEMPT = (
     .where(Attempt.id == bindparam("attempt"))
     .with_for_update()
 )
-_IS_OPEN = (Attempt.realm_id == bindparam("realm"), Attempt.state.in_(["intent", "submitted"]))
-_LIVE = select(Attempt).where(*_IS_OPEN).order_by(Attempt.id)
+_LIVE = select(Attempt).where(*IS_OPEN).order_by(Attempt.id)
 _LIVE_OF_SLOTS = _LIVE.where(is_among(Attempt.slot_id, "slots"))
 _KNOWN: dict[str, ColumnElement[Any]] = {"state": STATE, "job_id": JOB_ID, "submitted_at": SUBMITTED_AT}
 _OPEN_OF_SLOTS = (
     select(*(_KNOWN.get(name, getattr(Attempt, name)) for name in OpenAttempt._fields))
     .outerjoin(Array, Array.id == Attempt.array_id)
-    .where(*_IS_OPEN, is_among(Attempt.slot_id, "slots"))
+    .where(*IS_OPEN, is_among(Attempt.slot_id, "slots"))
     .order_by(Attempt.id)
 )
 _EARLIER = select(Attempt.n, Attempt.outcome, Attempt.detail).where(
